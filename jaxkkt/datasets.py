@@ -1,0 +1,118 @@
+"""Random labelled points, and the checks that every dataset passes before it is trained on."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxkkt.networks import Size, check_sizes
+
+
+class Dataset(NamedTuple):
+    """Points x (m, d) with labels y (m,) in {-1, 1}. A padded sample is a zero row with y = 0."""
+
+    x: Float[Array, "*lanes m d"]
+    y: Float[Array, "*lanes m"]
+
+
+def sphere(
+    key: PRNGKeyArray, samples: Size, dim: Size, shape: tuple[int, int] | None = None
+) -> Dataset:
+    """x uniform on the sphere of radius sqrt(d), y uniform on {-1, 1} with both labels present.
+
+    Vardi et al. (2022), Section 6. The labels are drawn until both occur, since the theory asks
+    for both; without that a set of 4 samples has one class in an eighth of all draws.
+
+    With a static `shape` (m', d') the sizes may be traced: the data come back padded to that
+    shape. Raises ValueError for fewer than 2 samples, a dimension below 1, or sizes beyond `shape`.
+    """
+    x, y = _draw(key, samples, dim, shape)
+    norm = jnp.linalg.norm(x, axis=1, keepdims=True)
+    return Dataset(x * jnp.where(norm > 0, jnp.sqrt(dim) / jnp.where(norm > 0, norm, 1), 0), y)
+
+
+def gaussian(
+    key: PRNGKeyArray, samples: Size, dim: Size, shape: tuple[int, int] | None = None
+) -> Dataset:
+    """x ~ N(0, I/d), so that |x| is about 1; labels, padding and errors as in `sphere`.
+
+    Vardi et al. (2022), Section 6, the second data distribution.
+    """
+    x, y = _draw(key, samples, dim, shape)
+    return Dataset(x / jnp.sqrt(dim), y)
+
+
+DATASETS = {"sphere": sphere, "gaussian": gaussian}
+
+
+def pad(data: Dataset, samples: int, dim: int) -> Dataset:
+    """Zero rows and zero coordinates up to (samples, dim); padded samples get the label 0."""
+    m, d = data.x.shape
+    if samples < m or dim < d:
+        raise ValueError(
+            f"cannot pad {m} samples of dimension {d} to {samples} samples of dimension {dim}: "
+            f"padding only adds; ask for at least ({m}, {d})"
+        )
+    return Dataset(
+        x=jnp.pad(data.x, ((0, samples - m), (0, dim - d))), y=jnp.pad(data.y, (0, samples - m))
+    )
+
+
+def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
+    """Raises ValueError unless x is (m, d) and finite and y is (m,) with both labels -1 and 1.
+
+    float64 arrays are refused while JAX would round them to float32 without saying so.
+    """
+    if np.ndim(x) != 2:
+        raise ValueError(f"x must have the shape (samples, dimension), got {np.shape(x)}")
+    m, d = np.shape(x)
+    if m < 1 or d < 1:
+        raise ValueError(f"x needs at least one sample and one dimension, got shape {(m, d)}")
+    if np.shape(y) != (m,):
+        raise ValueError(
+            f"y must have one label per sample, shape ({m},), got {np.shape(y)}"
+        )
+    for name, array in (("x", x), ("y", y)):
+        if not np.issubdtype(array.dtype, np.floating):
+            raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
+        if array.dtype == np.float64 and not jax.config.jax_enable_x64:
+            raise ValueError(
+                f"{name} is float64, which JAX would round to float32: pass float32, or call "
+                "jax.config.update('jax_enable_x64', True) first"
+            )
+    bad_rows = np.flatnonzero(~np.isfinite(np.asarray(x)).all(axis=1))
+    if bad_rows.size:
+        raise ValueError(
+            f"x must be finite, but {bad_rows.size} rows hold NaN or inf, first row {bad_rows[0]}"
+        )
+    labels = set(np.unique(np.asarray(y)).tolist())
+    if not labels <= {-1.0, 1.0}:
+        raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}")
+    if len(labels) < 2:
+        raise ValueError(
+            f"both labels must occur, but every sample has y = {labels.pop():g}: the max-margin "
+            "problem and its theorems ask for two classes"
+        )
+
+
+def _draw(
+    key: PRNGKeyArray, samples: Size, dim: Size, shape: tuple[int, int] | None
+) -> tuple[Array, Array]:
+    if not isinstance(samples, jax.core.Tracer) and samples < 2:
+        raise ValueError(f"need at least 2 samples, one of each label, got {samples}")
+    m, d = check_sizes(shape, samples=samples, dimension=dim)
+    live = jnp.arange(m) < samples
+
+    # A row's draws, and so the data, do not depend on how many rows and columns are padded on.
+    def row(i: Array) -> tuple[Array, Array]:
+        row_key = jax.random.fold_in(key, i)
+        normals = jax.random.normal(row_key, (d,))
+        return normals, jax.random.bits(jax.random.fold_in(row_key, 1), dtype="uint32")
+
+    x, bits = jax.vmap(row)(jnp.arange(m))
+    draws = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1  # 32 label draws a sample
+    y = jnp.where(live[:, None], 2 * draws.astype(x.dtype) - 1, 0)
+    first_with_both = jnp.argmax(jnp.abs(y.sum(axis=0)) < samples)
+    return jnp.where(live[:, None] & (jnp.arange(d) < dim), x, 0), y[:, first_with_both]

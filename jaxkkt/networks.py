@@ -1,0 +1,148 @@
+"""Depth-2 ReLU networks: parameters, outputs, margins, initializations, padding.
+
+Letters: m samples, d input dimension, k width.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+Size = int | Int[Array, ""]
+
+# Every matrix product in the package names its precision: accelerators otherwise round
+# float32 operands to TF32 or bfloat16 without saying so.
+PRECISION = jax.lax.Precision.HIGHEST
+
+# jax.nn.relu has derivative 0 at 0, which makes zero padding inert; jnp.maximum(x, 0) has 1/2.
+relu = jax.nn.relu
+
+
+class Params(NamedTuple):
+    """Parameters of N(x) = sum_j v_j relu(w_j . x + b_j); one row a neuron.
+
+    Shapes: w (k, d), b (k,), v (k,). Vardi et al. (2022), Section 2.
+    """
+
+    w: Float[Array, "*lanes k d"]
+    b: Float[Array, "*lanes k"]
+    v: Float[Array, "*lanes k"]
+
+
+def preactivations(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m k"]:
+    """w_j . x_i + b_j for every sample and neuron."""
+    return jnp.dot(x, params.w.T, precision=PRECISION) + params.b
+
+
+def apply(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m"]:
+    """N(x) = sum_j v_j relu(w_j . x + b_j), for one input or a stack of them."""
+    return jnp.dot(relu(preactivations(params, x)), params.v, precision=PRECISION)
+
+
+def margins(
+    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]
+) -> Float[Array, " m"]:
+    """q_i = y_i N(x_i); positive where the sample is classified correctly."""
+    return y * apply(params, x)
+
+
+def squared_norm(params: Params) -> Float[Array, ""]:
+    """||theta||^2 = sum_j ||w_j||^2 + b_j^2 + v_j^2."""
+    return sum((jnp.vdot(p, p, precision=PRECISION) for p in params), jnp.zeros(()))
+
+
+def torch_linear(
+    key: PRNGKeyArray,
+    width: Size,
+    dim: Size,
+    scale: Size | float = 1.0,
+    shape: tuple[int, int] | None = None,
+) -> Params:
+    """PyTorch's default for two `Linear` layers: uniform on +-1/sqrt(fan_in), times `scale`.
+
+    fan_in is d for w and b and k for v. The experiments of Vardi et al. (2022) do not state
+    their initialization; this is the default of the framework they name.
+
+    A neuron's draw depends on the key and its row alone. With a static `shape` (k', d') the width
+    and dimension may be traced: the network comes back padded with zeros to that shape, with the
+    same numbers. Raises ValueError for a width or dimension below 1 or beyond `shape`.
+    """
+    return _draw(lambda k, n: jax.random.uniform(k, n, minval=-1.0), key, width, dim, scale, shape)
+
+
+def gaussian(
+    key: PRNGKeyArray,
+    width: Size,
+    dim: Size,
+    scale: Size | float = 1.0,
+    shape: tuple[int, int] | None = None,
+) -> Params:
+    """Normal draws of variance 1/fan_in, times `scale`: w, b ~ N(0, 1/d), v ~ N(0, 1/k).
+
+    Arguments, padding and errors as in `torch_linear`.
+    """
+    return _draw(jax.random.normal, key, width, dim, scale, shape)
+
+
+INITIALIZATIONS = {"torch": torch_linear, "gaussian": gaussian}
+
+
+def pad(params: Params, width: int, dim: int) -> Params:
+    """The same function with zero neurons and zero input coordinates added up to (width, dim).
+
+    Zero neurons have zero gradients and stay zero (relu'(0) = 0); so does the weight of an
+    input coordinate that is zero on every sample. Raises ValueError when asked to shrink.
+    """
+    k, d = params.w.shape
+    if width < k or dim < d:
+        raise ValueError(
+            f"cannot pad a network of width {k} and dimension {d} to width {width} and "
+            f"dimension {dim}: padding only adds; ask for at least ({k}, {d})"
+        )
+    more = width - k
+    return Params(
+        w=jnp.pad(params.w, ((0, more), (0, dim - d))),
+        b=jnp.pad(params.b, (0, more)),
+        v=jnp.pad(params.v, (0, more)),
+    )
+
+
+def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]:
+    """The static shape to draw at; ValueError when a size is below 1 or does not fit it."""
+    traced = [name for name, size in sizes.items() if isinstance(size, jax.core.Tracer)]
+    if shape is None and traced:
+        raise ValueError(f"{' and '.join(traced)} are traced: give the static `shape` to pad to")
+    for i, (name, size) in enumerate(sizes.items()):
+        if name in traced:
+            continue
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+        if shape is not None and size > shape[i]:
+            raise ValueError(f"{name} {size} does not fit the shape {shape}")
+    return shape if shape is not None else tuple(int(size) for size in sizes.values())  # type: ignore[return-value]
+
+
+def _draw(
+    draw: Callable[[PRNGKeyArray, tuple[int, ...]], Array],
+    key: PRNGKeyArray,
+    width: Size,
+    dim: Size,
+    scale: Size | float,
+    shape: tuple[int, int] | None,
+) -> Params:
+    k, d = check_sizes(shape, width=width, dimension=dim)
+
+    def row(j: Array) -> Array:
+        return draw(jax.random.fold_in(key, j), (d + 2,))
+
+    rows = jax.vmap(row)(jnp.arange(k))
+    live = jnp.arange(k) < width
+    # The draws of b and v come first: those of w then do not move when d grows.
+    b, v, w = rows[:, 0], rows[:, 1], rows[:, 2:]
+    return Params(
+        w=jnp.where(live[:, None] & (jnp.arange(d) < dim), w, 0) * (scale / jnp.sqrt(dim)),
+        b=jnp.where(live, b, 0) * (scale / jnp.sqrt(dim)),
+        v=jnp.where(live, v, 0) * (scale / jnp.sqrt(width)),
+    )

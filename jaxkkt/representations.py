@@ -1,0 +1,138 @@
+"""The same training run in fewer coordinates.
+
+Descent moves every (w_j, b_j) by combinations of the points (x_i, 1) alone. Three ways to hold it:
+
+- "plain": the parameters; 4 m k d operations a step.
+- "span": the data are rotated onto their own span, r = min(m, d) coordinates; 4 m k r. The part of
+  w_j orthogonal to the span never moves and is put back at the end.
+- "gram": preactivations P = X W^T + b, which a step moves by G D with G = X X^T + 1; 2 m^2 k.
+  The weights are kept as the coefficients of their change in the basis (x_i, 1).
+
+All give the same trajectory for a `LinearTransformation`; "span" and "gram" are wrong for others.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxkkt.datasets import Dataset
+from jaxkkt.losses import SampleLoss, log_loss
+from jaxkkt.networks import PRECISION, Params, preactivations, relu
+
+Representation = Literal["plain", "span", "gram"]
+
+
+class GramDataset(NamedTuple):
+    """The Gram matrix G_il = x_i . x_l + 1 of the points (x_i, 1), and the labels."""
+
+    gram: Float[Array, "*lanes m m"]
+    y: Float[Array, "*lanes m"]
+
+
+class GramParams(NamedTuple):
+    """Weights relative to their start: (w_j, b_j) = start + sum_i coefficients_ij (x_i, 1).
+
+    `preactivations` = w_j . x_i + b_j is a linear image of the coefficients, so a linear optimizer
+    moves it along with them: one product with G a step serves both.
+    """
+
+    coefficients: Float[Array, "*lanes m k"]
+    preactivations: Float[Array, "*lanes m k"]
+    v: Float[Array, "*lanes k"]
+
+
+class Gradient(NamedTuple):
+    """log L and its gradient at a position, |grad log L|^2, and min_i q_i."""
+
+    log_loss: Float[Array, ""]
+    gradient: Params | GramParams
+    squared_norm: Float[Array, ""]
+    min_margin: Float[Array, ""]
+
+
+def cheapest(
+    samples: int, dim: int, *, linear: bool, full_batch: bool
+) -> Representation:
+    """The exact representation with the fewest operations a step.
+
+    A mini-batch step in the Gram representation would still move all m preactivations, so
+    mini-batches use the span where it is smaller than the input space.
+    """
+    if not linear:
+        return "plain"
+    if full_batch and samples < 2 * dim:
+        return "gram"
+    return "span" if samples < dim else "plain"
+
+
+def step_flops(representation: Representation, samples: int, width: int, dim: int) -> int:
+    """Floating-point operations of a step's matrix products (a multiply-add counts two)."""
+    if representation == "gram":
+        return 2 * samples * samples * width
+    coordinates = min(samples, dim) if representation == "span" else dim
+    return 4 * samples * width * coordinates
+
+
+def encode(
+    params: Params, data: Dataset, representation: Representation
+) -> tuple[Params, Dataset] | tuple[GramParams, GramDataset]:
+    """Parameters and data in the coordinates that `gradient` works in."""
+    if representation == "gram":
+        gram = jnp.dot(data.x, data.x.T, precision=PRECISION) + 1
+        pre = preactivations(params, data.x)
+        return GramParams(jnp.zeros_like(pre), pre, params.v), GramDataset(gram, data.y)
+    if representation == "span":
+        basis = _basis(data)
+        w = jnp.dot(params.w, basis, precision=PRECISION)
+        return params._replace(w=w), Dataset(jnp.dot(data.x, basis, precision=PRECISION), data.y)
+    return params, data
+
+
+def decode(
+    position: Params | GramParams, start: Params, data: Dataset, representation: Representation
+) -> Params:
+    """Parameters in input space, from a position and the parameters that training started at."""
+    if isinstance(position, GramParams):
+        c = position.coefficients
+        w = start.w + jnp.dot(c.T, data.x, precision=PRECISION)
+        return Params(w=w, b=start.b + c.sum(axis=0), v=position.v)
+    if representation == "span":
+        basis = _basis(data)
+        moved = position.w - jnp.dot(start.w, basis, precision=PRECISION)
+        return position._replace(w=start.w + jnp.dot(moved, basis.T, precision=PRECISION))
+    return position
+
+
+def gradient(
+    position: Params | GramParams, data: Dataset | GramDataset, loss: SampleLoss
+) -> Gradient:
+    """log L and grad log L; samples with y = 0 are padding and take no part."""
+    gram = isinstance(position, GramParams)
+    pre = position.preactivations if gram else preactivations(position, data.x)
+    active = pre > 0
+    hidden = relu(pre)
+    margins = data.y * jnp.dot(hidden, position.v, precision=PRECISION)
+    real = data.y != 0
+    value, weights = log_loss(margins, loss, mask=real)
+    pull = -weights * data.y  # d log L / d N(x_i)
+    # d log L / d preactivation_ij
+    on_pre = jnp.where(active, pull[:, None] * position.v, 0)
+    on_v = jnp.dot(pull, hidden, precision=PRECISION)
+    if gram:
+        on_all_pre = jnp.dot(data.gram, on_pre, precision=PRECISION)
+        grads = GramParams(on_pre, on_all_pre, on_v)
+        squared = _dot(on_pre, on_all_pre) + _dot(on_v, on_v)
+    else:
+        on_w = jnp.dot(on_pre.T, data.x, precision=PRECISION)
+        grads = Params(on_w, on_pre.sum(axis=0), on_v)
+        squared = _dot(on_w, on_w) + _dot(grads.b, grads.b) + _dot(on_v, on_v)
+    return Gradient(value, grads, squared, jnp.min(jnp.where(real, margins, jnp.inf)))
+
+
+def _dot(a: Array, b: Array) -> Array:
+    return jnp.vdot(a, b, precision=PRECISION)
+
+
+def _basis(data: Dataset) -> Float[Array, "d r"]:
+    return jnp.linalg.qr(data.x.T)[0]

@@ -1,0 +1,269 @@
+"""Training one run: init, step, status. Everything is pure and meant to be vmapped over runs."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from math import isfinite, log
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxkkt import datasets, optimizers, representations
+from jaxkkt.datasets import Dataset
+from jaxkkt.losses import LOSSES
+from jaxkkt.networks import Params
+from jaxkkt.optimizers import LinearTransformation
+from jaxkkt.representations import GramDataset, GramParams, Representation
+
+
+class Status(IntEnum):
+    """How a run stands or ended. `describe` gives each a sentence and a remedy."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    STEP_CAP = 2
+    NOT_SEPARABLE = 3
+    DIVERGED = 4
+    STALLED = 5
+
+    def describe(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.RUNNING: "still training",
+    Status.CONVERGED: "the log loss reached the target",
+    Status.STEP_CAP: "the step cap came before the target log loss: raise max_steps",
+    Status.NOT_SEPARABLE: (
+        "a sample was still misclassified at the step cap: use a wider network or more steps, "
+        "and look for equal points with opposite labels"
+    ),
+    Status.DIVERGED: "the loss became NaN or infinite: lower the learning rate or delta",
+    Status.STALLED: "the gradient is exactly zero: no neuron is active on any sample",
+}
+
+TARGET = log(1e-30)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a run trains: loss, optimizer, batch size, stopping rule.
+
+    Training stops when log L <= `target_log_loss` (the sum over the samples) or after `max_steps`.
+    Mini-batches are drawn from a new shuffle every epoch when there are more than `batch_size`
+    samples; their stopping rule reads the loss summed over the epoch's batches.
+    `representation` is "auto" (the cheapest exact one) or a name from `representations`.
+    `name` stands for the protocol in records and must tell its settings apart.
+    """
+
+    optimizer: optax.GradientTransformation
+    loss: Literal["exponential", "logistic"] = "exponential"
+    batch_size: int | None = None
+    target_log_loss: float = TARGET
+    max_steps: int = 20_000
+    representation: Representation | Literal["auto"] = "auto"
+    name: str = field(default="custom", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"unknown loss {self.loss!r}: choose from {sorted(LOSSES)}")
+        if not isfinite(self.target_log_loss):
+            raise ValueError(f"target_log_loss must be finite, got {self.target_log_loss}")
+        if self.max_steps < 0:
+            raise ValueError(f"max_steps must not be negative, got {self.max_steps}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.representation not in ("auto", "plain", "span", "gram"):
+            raise ValueError(
+                f"unknown representation {self.representation!r}: choose from 'auto', 'plain', "
+                "'span', 'gram'"
+            )
+        linear = isinstance(self.optimizer, LinearTransformation)
+        if self.representation in ("span", "gram") and not linear:
+            raise ValueError(
+                f"the representation {self.representation!r} is exact only for linear optimizers: "
+                "use 'plain', or declare the optimizer with jaxkkt.optimizers.linear if it is one"
+            )
+
+    def full_batch(self, samples: int) -> bool:
+        return self.batch_size is None or samples <= self.batch_size
+
+    def representation_for(self, samples: int, dim: int) -> Representation:
+        """The representation a run of this size trains in."""
+        full_batch = self.full_batch(samples)
+        if self.representation == "gram" and not full_batch:
+            raise ValueError(
+                f"the representation 'gram' needs full batches, but {samples} samples come in "
+                f"batches of {self.batch_size}: use 'plain' or 'span'"
+            )
+        if self.representation != "auto":
+            return self.representation
+        linear = isinstance(self.optimizer, LinearTransformation)
+        return representations.cheapest(samples, dim, linear=linear, full_batch=full_batch)
+
+
+def flow_protocol(
+    loss: Literal["exponential", "logistic"] = "exponential",
+    delta: float = 0.0075,
+    max_steps: int = 20_000,
+    **settings: Any,
+) -> Protocol:
+    """Gradient flow in log-loss time, full batch; the default everywhere."""
+    optimizer = optimizers.log_loss_time(delta)
+    name = f"flow(delta={delta:g})"
+    return Protocol(optimizer, loss, None, max_steps=max_steps, name=name, **settings)
+
+
+def paper_protocol(
+    loss: Literal["exponential", "logistic"] = "exponential",
+    batch_size: int = 5000,
+    max_steps: int = 200_000,
+    **settings: Any,
+) -> Protocol:
+    """Vardi et al. (2022), Section 6: batches of 5,000, lr 1e-5 times 1.1 every 100 steps."""
+    optimizer = optimizers.paper_schedule()
+    return Protocol(optimizer, loss, batch_size, max_steps=max_steps, name="paper", **settings)
+
+
+PROTOCOLS = {"flow": flow_protocol, "paper": paper_protocol}
+
+
+class State(NamedTuple):
+    """A run between two steps. `log_loss` belongs to the position before the last update."""
+
+    position: Params | GramParams
+    optimizer: Any
+    steps: Int[Array, ""]
+    log_loss: Float[Array, ""]
+    status: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+class Result(NamedTuple):
+    """A trained run: parameters, log L there, updates made, and how it ended (`Status`)."""
+
+    params: Params
+    log_loss: Float[Array, ""]
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -> State:
+    """The state before the first step, at a position that `representations.encode` made."""
+    dtype = position.v.dtype
+    return State(
+        position=position,
+        optimizer=protocol.optimizer.init(position),  # type: ignore[arg-type]
+        steps=jnp.zeros((), jnp.int32),
+        log_loss=jnp.full((), jnp.inf, dtype),
+        status=jnp.full((), Status.RUNNING, jnp.int32),
+        key=key,
+    )
+
+
+def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
+    """One update, or none where the run ends here: a run that ended stays as it is."""
+    if protocol.full_batch(data.y.shape[0]):
+        here = representations.gradient(state.position, data, LOSSES[protocol.loss])
+        total, complete = here.log_loss, jnp.array(True)
+    else:
+        assert isinstance(data, Dataset)
+        batch, first, complete = _mini_batch(state, data, protocol)
+        here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
+        total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
+
+    status = _status(here, complete & (total <= protocol.target_log_loss), state.steps, protocol)
+    updates, optimizer_state = optax.with_extra_args_support(protocol.optimizer).update(
+        here.gradient,  # type: ignore[arg-type]
+        state.optimizer,
+        state.position,  # type: ignore[arg-type]
+        log_loss=here.log_loss,
+        squared_norm=here.squared_norm,
+    )
+    moved = (optax.apply_updates(state.position, updates), optimizer_state, state.steps + 1)  # type: ignore[arg-type]
+    stayed = (state.position, state.optimizer, state.steps)
+    running = state.status == Status.RUNNING
+    going = running & (status == Status.RUNNING)
+    position, optimizer_state, steps = jax.tree.map(partial(jnp.where, going), moved, stayed)
+    return State(
+        position=position,
+        optimizer=optimizer_state,
+        steps=steps,
+        log_loss=jnp.where(running, total, state.log_loss),
+        status=jnp.where(running, status, state.status),
+        key=state.key,
+    )
+
+
+def train(
+    params: Params,
+    x: Float[Array, "m d"],
+    y: Float[Array, " m"],
+    protocol: Protocol | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Result:
+    """Trains one network until its protocol's stopping rule; `flow_protocol()` by default.
+
+    Under `jax.vmap` a batch of networks trains until the last one stops, each frozen at its own
+    last step. `key` shuffles mini-batches and is needed for nothing else.
+    Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
+    """
+    protocol = flow_protocol() if protocol is None else protocol
+    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
+        datasets.validate(x, y)
+    if params.w.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f"params.w has shape {params.w.shape} for inputs of dimension {params.w.shape[-1]}, "
+            f"but x has dimension {x.shape[-1]}"
+        )
+    if not protocol.full_batch(x.shape[0]) and key is None:
+        raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
+    return _train(params, Dataset(x, y), protocol, jax.random.key(0) if key is None else key)
+
+
+@partial(jax.jit, static_argnames="protocol")
+def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
+    representation = protocol.representation_for(*data.x.shape)
+    position, encoded = representations.encode(params, data, representation)
+    state = jax.lax.while_loop(
+        lambda state: state.status == Status.RUNNING,
+        lambda state: step(state, encoded, protocol),
+        init(position, protocol, key),
+    )
+    trained = representations.decode(state.position, params, data, representation)
+    return Result(trained, state.log_loss, state.steps, state.status)
+
+
+def _status(
+    here: representations.Gradient, reached: Array, steps: Array, protocol: Protocol
+) -> Array:
+    at_cap = jnp.where(here.min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
+    status = jnp.where(steps >= protocol.max_steps, at_cap, Status.RUNNING)
+    status = jnp.where(here.squared_norm == 0, Status.STALLED, status)
+    status = jnp.where(reached, Status.CONVERGED, status)
+    finite = jnp.isfinite(here.log_loss) & jnp.isfinite(here.squared_norm)
+    return jnp.where(finite, status, Status.DIVERGED).astype(jnp.int32)
+
+
+def _mini_batch(
+    state: State, data: Dataset, protocol: Protocol
+) -> tuple[Dataset, Array, Array]:
+    """The batch at this step of its epoch's shuffle; whether it is the epoch's first and last."""
+    size = protocol.batch_size
+    assert size is not None
+    m = data.y.shape[0]
+    real = data.y != 0
+    batches = -(-jnp.sum(real) // size)
+    epoch, i = state.steps // batches, state.steps % batches
+    draws = jax.random.uniform(jax.random.fold_in(state.key, epoch), (m,))
+    order = jnp.argsort(jnp.where(real, draws, 2.0))  # padding last
+    order = jnp.pad(order, (0, size), constant_values=m)  # beyond the data: filled with zeros
+    rows = jax.lax.dynamic_slice(order, (i * size,), (size,))
+    batch = Dataset(
+        jnp.take(data.x, rows, axis=0, mode="fill", fill_value=0),
+        jnp.take(data.y, rows, mode="fill", fill_value=0),
+    )
+    return batch, i == 0, i == batches - 1
