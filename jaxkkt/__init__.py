@@ -1,0 +1,51 @@
+"""jaxkkt: trains hundreds of depth-2 ReLU networks at once and measures what flips them.
+
+The names below are the public interface; the modules hold what each is made of.
+"""
+
+from jaxkkt import (
+    datasets,
+    engine,
+    losses,
+    measurements,
+    networks,
+    optimizers,
+    perturbations,
+    plotting,
+    representations,
+    training,
+)
+from jaxkkt._version import __version__
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine import Run, grid, plan_sweep, summarize, sweep
+from jaxkkt.measurements import Measurement, flips
+from jaxkkt.networks import Params
+from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train
+
+__all__ = [
+    "Dataset",
+    "Measurement",
+    "Params",
+    "Protocol",
+    "Run",
+    "Status",
+    "__version__",
+    "datasets",
+    "engine",
+    "flips",
+    "flow_protocol",
+    "grid",
+    "losses",
+    "measurements",
+    "networks",
+    "optimizers",
+    "paper_protocol",
+    "perturbations",
+    "plan_sweep",
+    "plotting",
+    "representations",
+    "summarize",
+    "sweep",
+    "train",
+    "training",
+]

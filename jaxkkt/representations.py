@@ -14,7 +14,7 @@ All give the same trajectory for a `LinearTransformation`; "span" and "gram" are
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import SampleLoss, log_loss
@@ -43,12 +43,16 @@ class GramParams(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """log L and its gradient at a position, |grad log L|^2, and min_i q_i."""
+    """log L and its gradient at a position, |grad log L|^2, min_i q_i, and whether all is dead.
+
+    `dead`: no neuron is active on any sample, so the gradient is exactly zero.
+    """
 
     log_loss: Float[Array, ""]
     gradient: Params | GramParams
     squared_norm: Float[Array, ""]
     min_margin: Float[Array, ""]
+    dead: Bool[Array, ""]
 
 
 def cheapest(
@@ -127,7 +131,9 @@ def gradient(
         on_w = jnp.dot(on_pre.T, data.x, precision=PRECISION)
         grads = Params(on_w, on_pre.sum(axis=0), on_v)
         squared = _dot(on_w, on_w) + _dot(grads.b, grads.b) + _dot(on_v, on_v)
-    return Gradient(value, grads, squared, jnp.min(jnp.where(real, margins, jnp.inf)))
+    # Hidden outputs are nonnegative: where every sum of them is zero, so are they.
+    dead = jnp.all(margins == 0) & jnp.all(on_v == 0)
+    return Gradient(value, grads, squared, jnp.min(jnp.where(real, margins, jnp.inf)), dead)
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -56,7 +56,8 @@ class Protocol:
     Mini-batches are drawn from a new shuffle every epoch when there are more than `batch_size`
     samples; their stopping rule reads the loss summed over the epoch's batches.
     `representation` is "auto" (the cheapest exact one) or a name from `representations`.
-    `name` stands for the protocol in records and must tell its settings apart.
+    `expected_steps` is a guess for planning, `name` stands for the protocol in records and must
+    tell its settings apart.
     """
 
     optimizer: optax.GradientTransformation
@@ -65,6 +66,7 @@ class Protocol:
     target_log_loss: float = TARGET
     max_steps: int = 20_000
     representation: Representation | Literal["auto"] = "auto"
+    expected_steps: int = field(default=1000, compare=False)
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +127,8 @@ def paper_protocol(
 ) -> Protocol:
     """Vardi et al. (2022), Section 6: batches of 5,000, lr 1e-5 times 1.1 every 100 steps."""
     optimizer = optimizers.paper_schedule()
-    return Protocol(optimizer, loss, batch_size, max_steps=max_steps, name="paper", **settings)
+    settings = {"max_steps": max_steps, "expected_steps": 74_000, "name": "paper", **settings}
+    return Protocol(optimizer, loss, batch_size, **settings)
 
 
 PROTOCOLS = {"flow": flow_protocol, "paper": paper_protocol}
@@ -242,10 +245,9 @@ def _status(
 ) -> Array:
     at_cap = jnp.where(here.min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
     status = jnp.where(steps >= protocol.max_steps, at_cap, Status.RUNNING)
-    status = jnp.where(here.squared_norm == 0, Status.STALLED, status)
+    status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)
-    finite = jnp.isfinite(here.log_loss) & jnp.isfinite(here.squared_norm)
-    return jnp.where(finite, status, Status.DIVERGED).astype(jnp.int32)
+    return jnp.where(jnp.isfinite(here.log_loss), status, Status.DIVERGED).astype(jnp.int32)
 
 
 def _mini_batch(

@@ -1,0 +1,170 @@
+"""How runs of mixed shapes share compiled programs: buckets of one padded shape, made of lanes.
+
+A bucket is a function of the runs and the protocol alone, never of what is left to do: a
+resumed sweep compiles the same shapes and so gives the same bits.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxkkt.engine.specs import Run
+from jaxkkt.representations import Representation, step_flops
+from jaxkkt.training import Protocol
+
+# A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
+# of its matrix products (`python -m benchmarks.training`, the small sizes).
+OPERATIONS_PER_ELEMENT = 64
+# Compiling a bucket takes about as long as this many operations: buckets are merged when the
+# padding that this adds costs less.
+OPERATIONS_PER_COMPILATION = 1e11
+LARGEST_PADDING_SHARE = 0.25
+# Memory that a bucket's lanes may fill.
+LANE_BYTES = {"cpu": 4 * 2**30, "gpu": 32 * 2**30, "tpu": 8 * 2**30}
+# Starting the kernels of one trip over all lanes takes about as long as this many operations.
+OPERATIONS_PER_TRIP = 5e6
+# Lanes wait for the slowest of them about this share of a run at a bucket's end.
+WAIT_AT_END = 0.15
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Runs that share one compiled shape, padded to (samples, d, width), `lanes` at a time."""
+
+    runs: tuple[Run, ...]
+    samples: int
+    d: int
+    width: int
+    loss: str
+    representation: Representation
+    lanes: int
+
+    @property
+    def padded_work(self) -> float:
+        """Work of one step of every run, at the padded shape."""
+        return len(self.runs) * _work(self.representation, self.samples, self.width, self.d)
+
+    @property
+    def useful_work(self) -> float:
+        """Work of one step of every run, at its own shape."""
+        return sum(_work(self.representation, r.samples, r.width, r.d) for r in self.runs)
+
+    @property
+    def step_flops(self) -> int:
+        """Operations of the matrix products of one padded step of every run."""
+        one = step_flops(self.representation, self.samples, self.width, self.d)
+        return len(self.runs) * one
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all lanes while they step, in float32."""
+        return self.lanes * _lane_bytes(self.representation, self.samples, self.width, self.d)
+
+    def describe(self) -> str:
+        return (
+            f"{self.representation:5} m <= {self.samples:<6} d <= {self.d:<5} k <= {self.width:<5}"
+            f" {self.loss:11}: {len(self.runs):4} runs on {self.lanes:3} lanes"
+        )
+
+
+def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list[Bucket]:
+    """Buckets for `runs`, those of the shortest steps first.
+
+    Starting from one bucket a shape, the pair whose union adds the least padding is merged while
+    that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
+    work. Only runs of one loss, representation and batch kind share a bucket.
+    """
+    groups: dict[tuple[object, ...], list[_Shape]] = {}
+    for (m, d, k, loss), count in Counter((r.samples, r.d, r.width, r.loss) for r in runs).items():
+        key = (loss, protocol.representation_for(m, d), protocol.full_batch(m))
+        useful = count * _work(key[1], m, k, d)
+        groups.setdefault(key, []).append(_Shape(((m, d, k),), m, d, k, count, useful))
+
+    allowed = LARGEST_PADDING_SHARE * sum(s.useful for shapes in groups.values() for s in shapes)
+    buckets = []
+    for (loss, representation, _), shapes in sorted(groups.items(), key=lambda item: str(item[0])):
+        merged, allowed = _merge(shapes, representation, protocol.expected_steps, allowed)  # type: ignore[arg-type]
+        for shape in merged:
+            mine = [r for r in runs if r.loss == loss and (r.samples, r.d, r.width) in shape.parts]
+            # The longest first: what is left at the end is short.
+            mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
+            most = LANE_BYTES[platform] // _lane_bytes(representation, shape.m, shape.k, shape.d)  # type: ignore[arg-type]
+            lanes = _lanes(len(mine), most, _work(representation, shape.m, shape.k, shape.d))
+            buckets.append(
+                Bucket(tuple(mine), shape.m, shape.d, shape.k, str(loss), representation, lanes)  # type: ignore[arg-type]
+            )
+    return sorted(buckets, key=lambda b: b.padded_work / len(b.runs))
+
+
+def padding_share(buckets: Sequence[Bucket]) -> float:
+    """Share of all work that is spent on padding."""
+    return 1 - sum(b.useful_work for b in buckets) / sum(b.padded_work for b in buckets)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    parts: tuple[tuple[int, int, int], ...]
+    m: int
+    d: int
+    k: int
+    count: int
+    useful: float
+
+    def padded(self, representation: Representation) -> float:
+        return self.count * _work(representation, self.m, self.k, self.d)
+
+    def union(self, other: "_Shape") -> "_Shape":
+        return _Shape(
+            self.parts + other.parts,
+            max(self.m, other.m),
+            max(self.d, other.d),
+            max(self.k, other.k),
+            self.count + other.count,
+            self.useful + other.useful,
+        )
+
+
+def _merge(
+    shapes: list[_Shape], representation: Representation, steps: int, allowed: float
+) -> tuple[list[_Shape], float]:
+    shapes = sorted(shapes, key=lambda s: s.parts)
+    while len(shapes) > 1:
+        added = {
+            (i, j): a.union(b).padded(representation)
+            - a.padded(representation)
+            - b.padded(representation)
+            for i, a in enumerate(shapes)
+            for j, b in enumerate(shapes[:i])
+        }
+        (i, j), cost = min(added.items(), key=lambda item: (item[1], item[0]))
+        if cost > allowed or cost * steps > OPERATIONS_PER_COMPILATION:
+            break
+        allowed -= cost
+        union = shapes[i].union(shapes[j])
+        shapes = [s for n, s in enumerate(shapes) if n not in (i, j)] + [union]
+    return shapes, allowed
+
+
+def _work(representation: object, m: int, k: int, d: int) -> float:
+    flops = step_flops(representation, m, k, d)  # type: ignore[arg-type]
+    return flops + OPERATIONS_PER_ELEMENT * m * k
+
+
+def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
+    # Gram: coefficients, preactivations, hidden outputs and two gradients, and the Gram matrix.
+    # Otherwise: weights and gradient, and preactivations, hidden outputs and a gradient.
+    if representation == "gram":
+        return 4 * (5 * m * k + m * m)
+    r = min(m, d) if representation == "span" else d
+    return 4 * (2 * k * r + 3 * m * k + m * r)
+
+
+
+def _lanes(runs: int, most: int, work: float) -> int:
+    """The number of lanes, 2 to `most`, that should finish `runs` runs first."""
+
+    def cost(lanes: int) -> float:
+        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
+
+    # At least 2: a batch of one is compiled to other bits.
+    return min(range(2, max(2, min(most, runs)) + 1), key=cost)

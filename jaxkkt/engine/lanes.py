@@ -1,0 +1,227 @@
+"""Running one bucket: lanes of a compiled batch take runs from a queue until it is empty."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxkkt import representations, training
+from jaxkkt.datasets import DATASETS, Dataset
+from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.specs import Run
+from jaxkkt.measurements import Measurement
+from jaxkkt.networks import INITIALIZATIONS, Params
+from jaxkkt.representations import Representation
+from jaxkkt.training import Protocol, State, Status
+
+# A chunk of steps lasts about this long: progress is shown, and a signal heard, between chunks.
+CHUNK_SECONDS = 0.5
+FIRST_CHUNK = 20
+
+MeasureFunction = Callable[[Params, Dataset], dict[str, Array]]
+
+
+class Row(NamedTuple):
+    """A finished run: what was measured, and how it ended, as Python numbers."""
+
+    run: Run
+    values: dict[str, float | int]
+
+
+@dataclass
+class Tally:
+    """What a sweep has done so far, for progress bars and reports."""
+
+    runs_done: int = 0
+    progress: float = 0.0  # expected share of the bucket's running runs that is done, in runs
+    lane_steps: int = 0
+    useful_steps: int = 0
+    run_seconds: float = 0.0
+    busy_lanes: int = 0
+    lanes: int = 0
+    steps_per_second: float = 0.0
+    log_losses: tuple[float, float] = (float("nan"), float("nan"))
+    statuses: dict[str, int] = field(default_factory=dict)
+
+    def useful_share(self) -> float:
+        """Share of lane-steps that advanced a run; the rest went over finished or empty lanes."""
+        return self.useful_steps / self.lane_steps if self.lane_steps else 1.0
+
+
+class _Lane(NamedTuple):
+    run: Run
+    params: Params
+    data: Dataset
+
+
+def run_bucket(
+    bucket: Bucket,
+    runs: Iterable[Run],
+    protocol: Protocol,
+    measurements: Iterable[Measurement],
+    tally: Tally,
+    show: Callable[[Tally], None] = lambda _: None,
+) -> Iterator[Row]:
+    """Trains and measures `runs` (some or all of the bucket's), yielding each as it ends.
+
+    A run's numbers do not depend on its lane, on the runs beside it or on the chunk length.
+    """
+    protocol = replace(protocol, loss=bucket.loss)
+    functions = tuple(m.function for m in measurements)
+    queue = deque(runs)
+    lanes: list[_Lane | None] = [None] * bucket.lanes
+    batch: tuple[State, Any] | None = None
+    chunk = FIRST_CHUNK
+    while queue or any(lanes):
+        for i in range(bucket.lanes):
+            if lanes[i] is None and queue:
+                lanes[i] = lane = _draw_lane(queue.popleft(), bucket)
+                loaded = _load(
+                    lane.params,
+                    lane.data,
+                    lane.run.shuffle_key(),
+                    protocol=protocol,
+                    representation=bucket.representation,
+                )
+                batch = _empty_lanes(loaded, lanes=bucket.lanes) if batch is None else batch
+                batch = _place(batch, loaded, i)
+        assert batch is not None
+        busy = sum(lane is not None for lane in lanes)
+        started = perf_counter()
+        # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
+        batch, trips = _advance(batch, chunk, busy if queue else 1, protocol=protocol)
+        states, _ = batch
+        ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
+        seconds, trips = perf_counter() - started, int(trips)
+        if trips == chunk:
+            chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
+
+        occupied = [i for i, lane in enumerate(lanes) if lane is not None]
+        tally.run_seconds += seconds
+        tally.lane_steps += trips * bucket.lanes
+        tally.lanes, tally.busy_lanes = bucket.lanes, busy
+        tally.steps_per_second = trips * busy / seconds
+        tally.log_losses = (float(log_loss[occupied].min()), float(log_loss[occupied].max()))
+        tally.progress = float(np.minimum(steps[occupied] / protocol.expected_steps, 0.95).sum())
+        show(tally)
+        for i in occupied:
+            lane = lanes[i]
+            if lane is None or ended[i] == Status.RUNNING:
+                continue
+            measured = _measure(
+                states.position,
+                i,
+                lane.params,
+                lane.data,
+                functions=functions,
+                representation=bucket.representation,
+            )
+            lanes[i] = None
+            status = Status(int(ended[i]))
+            tally.runs_done += 1
+            tally.useful_steps += int(steps[i]) + 1
+            tally.statuses[status.name] = tally.statuses.get(status.name, 0) + 1
+            values = {name: value.item() for name, value in jax.device_get(measured).items()}
+            ending = {"log_loss": log_loss[i].item(), "steps": steps[i].item(), "status": status}
+            yield Row(lane.run, {**values, **ending})
+
+
+def draw(run: Run) -> tuple[Params, Dataset]:
+    """A run's initial parameters and data, from the run's own fields alone, as NumPy arrays."""
+    lane = _draw_lane(run, run)
+    return lane.params, lane.data
+
+
+def _draw_lane(run: Run, shape: Bucket | Run) -> _Lane:
+    drawn = Dataset(*_drawer("data", run.data, _round_up(run.samples), _round_up(run.d))(
+        run.data_key(), run.samples, run.d
+    ))
+    start = Params(*_drawer("init", run.initialization, _round_up(run.width), _round_up(run.d))(
+        run.init_key(), run.width, run.d, run.init_scale
+    ))
+    m, d, k = shape.samples, shape.d, shape.width
+    data = Dataset(_fit(drawn.x, m, d), _fit(drawn.y, m))
+    return _Lane(run, Params(_fit(start.w, k, d), _fit(start.b, k), _fit(start.v, k)), data)
+
+
+@cache
+def _drawer(kind: str, name: str, rows: int, columns: int) -> Callable[..., Any]:
+    # Draws are compiled for a few round shapes, filled with zeros beyond the run's own sizes.
+    function = {"data": DATASETS, "init": INITIALIZATIONS}[kind][name]
+    return jax.jit(partial(function, shape=(rows, columns)))
+
+
+def _round_up(size: int) -> int:
+    return max(16, 4 ** -(-(size - 1).bit_length() // 2))
+
+
+def _fit(array: Array, *shape: int) -> np.ndarray:
+    array = np.asarray(array)[tuple(slice(n) for n in shape)]
+    return np.pad(array, [(0, n - have) for n, have in zip(shape, array.shape, strict=True)])
+
+
+@partial(jax.jit, static_argnames=("protocol", "representation"))
+def _load(
+    params: Params,
+    data: Dataset,
+    key: PRNGKeyArray,
+    *,
+    protocol: Protocol,
+    representation: Representation,
+) -> tuple[State, Any]:
+    position, encoded = representations.encode(params, data, representation)
+    return training.init(position, protocol, key), encoded
+
+
+@partial(jax.jit, static_argnames="lanes")
+def _empty_lanes(one: tuple[State, Any], *, lanes: int) -> tuple[State, Any]:
+    state, data = one
+    idle = state._replace(status=jnp.full_like(state.status, Status.STEP_CAP))
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (lanes, *a.shape)), (idle, data))
+
+
+@partial(jax.jit, donate_argnums=0)
+def _place(
+    batch: tuple[State, Any], one: tuple[State, Any], lane: int | Array
+) -> tuple[State, Any]:
+    return jax.tree.map(lambda all_, new: all_.at[lane].set(new), batch, one)
+
+
+@partial(jax.jit, static_argnames="protocol", donate_argnums=0)
+def _advance(
+    batch: tuple[State, Any], limit: int | Array, least_running: int | Array, *, protocol: Protocol
+) -> tuple[tuple[State, Any], Array]:
+    states, data = batch
+
+    def going(carry: tuple[Array, State]) -> Array:
+        trips, states = carry
+        return (trips < limit) & (jnp.sum(states.status == Status.RUNNING) >= least_running)
+
+    def trip(carry: tuple[Array, State]) -> tuple[Array, State]:
+        trips, states = carry
+        return trips + 1, jax.vmap(lambda s, d: training.step(s, d, protocol))(states, data)
+
+    trips, states = jax.lax.while_loop(going, trip, (jnp.zeros((), jnp.int32), states))
+    return (states, data), trips
+
+
+@partial(jax.jit, static_argnames=("functions", "representation"))
+def _measure(
+    positions: Any,
+    lane: int | Array,
+    params: Params,
+    data: Dataset,
+    *,
+    functions: tuple[MeasureFunction, ...],
+    representation: Representation,
+) -> dict[str, Array]:
+    position = jax.tree.map(lambda a: a[lane], positions)
+    trained = representations.decode(position, params, data, representation)
+    return {name: value for f in functions for name, value in f(trained, data).items()}

@@ -1,0 +1,102 @@
+"""The folder where a sweep's rows land, one file a run, each written whole or not at all."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+from jaxkkt.engine.lanes import Row
+from jaxkkt.engine.specs import Run
+
+FORMAT = 1
+
+
+class Store:
+    """Rows of one sweep in a folder: `settings.json`, `rows/<run>.json`, `results.nc`.
+
+    Opening a folder that holds a sweep with other settings raises ValueError naming each field
+    that differs. A row that was cut short or altered is set aside and computed again.
+    """
+
+    def __init__(self, folder: str | Path, settings: Mapping[str, Any]) -> None:
+        self.folder = Path(folder)
+        self._rows = self.folder / "rows"
+        settings = json.loads(json.dumps({"format": FORMAT, **settings}))
+        path = self.folder / "settings.json"
+        if path.exists():
+            differing = _differences(json.loads(path.read_text()), settings)
+            if differing:
+                raise ValueError(
+                    f"{self.folder} holds a sweep with other settings; give another folder, or the "
+                    "same settings to go on with it. What differs:\n  " + "\n  ".join(differing)
+                )
+        elif self._rows.exists():
+            raise ValueError(
+                f"{self.folder} holds rows but no settings.json: not the folder of a sweep, or a "
+                "damaged one; give another folder"
+            )
+        else:
+            self._rows.mkdir(parents=True)
+            write_whole(path, json.dumps(settings, indent=1).encode())
+        for leftover in self.folder.rglob("*.part"):
+            leftover.unlink()
+
+    def load(self, runs: Iterable[Run]) -> dict[Run, Row]:
+        """The rows that have landed."""
+        found = {}
+        for run in runs:
+            path = self._rows / f"{run.name}.json"
+            if not path.exists():
+                continue
+            try:
+                checksum, values = path.read_text().split("\n", 1)
+                if checksum != _checksum(values):
+                    raise ValueError("the checksum does not match")
+                found[run] = Row(run, json.loads(values))
+            except ValueError as error:
+                path.replace(path.with_suffix(".damaged"))
+                warn(f"{path} is damaged ({error}): set aside, the run is repeated", stacklevel=2)
+        return found
+
+    def save(self, row: Row) -> None:
+        values = json.dumps(row.values)
+        text = f"{_checksum(values)}\n{values}"
+        write_whole(self._rows / f"{row.run.name}.json", text.encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it holds, after a crash at any time, all of `content` or is as before."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _checksum(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _differences(old: Any, new: Any, name: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{name}.{k}")]
+    if old == new:
+        return []
+    if isinstance(old, list) and isinstance(new, list):
+        gone = [v for v in old if v not in new]
+        come = [v for v in new if v not in old]
+        return [
+            f"{name[1:]}: {len(old)} in the folder, {len(new)} now; "
+            f"only in the folder: {gone[:3]}, only now: {come[:3]}"
+        ]
+    return [f"{name[1:]}: {old!r} in the folder, {new!r} now"]

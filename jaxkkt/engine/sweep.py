@@ -1,0 +1,143 @@
+"""A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from warnings import warn
+
+import jax
+import xarray as xr
+
+from jaxkkt._version import __version__
+from jaxkkt.engine import results
+from jaxkkt.engine.buckets import Bucket, padding_share, plan
+from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.progress import Meter
+from jaxkkt.engine.specs import Run, unique
+from jaxkkt.engine.store import Store
+from jaxkkt.measurements import Measurement, flips
+from jaxkkt.training import Protocol, flow_protocol
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would do: its buckets and their cost."""
+
+    buckets: tuple[Bucket, ...]
+    expected_steps: int
+
+    @property
+    def runs(self) -> int:
+        return sum(len(b.runs) for b in self.buckets)
+
+    @property
+    def flops(self) -> float:
+        """Expected operations of all matrix products, padding included."""
+        return float(self.expected_steps * sum(b.step_flops for b in self.buckets))
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the largest bucket's lanes."""
+        return max(b.bytes for b in self.buckets)
+
+    def describe(self) -> str:
+        lines = [b.describe() for b in self.buckets]
+        return "\n".join(
+            [
+                *lines,
+                f"{self.runs} runs in {len(self.buckets)} buckets, "
+                f"{padding_share(self.buckets):.1%} of the work is padding",
+                f"about {self.flops:.1e} FLOP in matrix products at {self.expected_steps} steps "
+                f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
+            ]
+        )
+
+
+def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
+    """The buckets and cost of a sweep, without running it."""
+    protocol = flow_protocol() if protocol is None else protocol
+    buckets = plan(unique(runs), protocol, jax.default_backend())
+    return Plan(tuple(buckets), protocol.expected_steps)
+
+
+def sweep(
+    runs: Sequence[Run],
+    protocol: Protocol | None = None,
+    measurements: Sequence[Measurement] | None = None,
+    store: str | Path | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
+
+    The protocol is `flow_protocol()` by default, the measurement `flips()`. The loss is each
+    run's own, whatever the protocol's. With a `store` folder rows land there as runs end, the
+    dataset is saved as `results.nc`, and the same call again goes on where it was stopped, with
+    the same bits; ValueError if the folder holds a sweep with other settings.
+    The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
+    how the time was spent.
+    """
+    protocol = flow_protocol() if protocol is None else protocol
+    measurements = [flips()] if measurements is None else list(measurements)
+    wanted = unique(runs)
+    if len(wanted) < len(runs):
+        warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
+    planned = plan_sweep(wanted, protocol)
+    settings = _settings(wanted, protocol, measurements)
+    saved = Store(store, settings) if store is not None else None
+    rows: dict[Run, Row] = saved.load(wanted) if saved is not None else {}
+
+    tally, started = Tally(), perf_counter()
+    weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
+    total, done = sum(weights.values()), sum(weights[run] for run in rows)
+    with closing(Meter(len(wanted), total, done, progress)) as meter:
+        for bucket in planned.buckets:
+            missing = [run for run in bucket.runs if run not in rows]
+            weight = bucket.padded_work / len(bucket.runs)
+
+            def show(tally: Tally, weight: float = weight) -> None:
+                share = (sum(weights[run] for run in rows) + weight * tally.progress) / total
+                meter.show(tally, len(rows), share)
+
+            for row in run_bucket(bucket, missing, protocol, measurements, tally, show):
+                rows[row.run] = row
+                if saved is not None:
+                    saved.save(row)
+    if progress:
+        print(
+            f"{tally.runs_done} runs in {perf_counter() - started:.1f} s, "
+            f"{tally.run_seconds:.1f} s of it training; {tally.useful_share():.1%} of lane-steps "
+            f"useful, {padding_share(planned.buckets):.1%} of the work padding",
+            file=sys.stderr,
+        )
+    attributes = {name: a for m in measurements for name, a in m.attributes.items()}
+    dataset = results.to_dataset((rows[run] for run in wanted), attributes, settings)
+    if saved is not None:
+        results.save(dataset, saved.folder / "results.nc")
+    return dataset
+
+
+def _settings(
+    runs: Sequence[Run], protocol: Protocol, measurements: Sequence[Measurement]
+) -> Mapping[str, Any]:
+    """Everything that a row's bits depend on, and the runs."""
+    return {
+        "protocol": {
+            name: getattr(protocol, name)
+            for name in ("name", "batch_size", "target_log_loss", "max_steps", "representation")
+        },
+        "measurements": [m.name for m in measurements],
+        "versions": {
+            "jaxkkt": __version__,
+            **{name: version(name) for name in ("jax", "jaxlib", "optax")},
+        },
+        "device": jax.devices()[0].device_kind,
+        "x64": jax.config.jax_enable_x64,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "runs": [run.name for run in runs],
+    }

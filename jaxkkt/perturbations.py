@@ -1,0 +1,335 @@
+"""Perturbations that flip a network's predictions: a universal direction and the size it needs.
+
+Along the ray x_i - y_i c u every preactivation is linear in c and y_i N is piecewise linear, with
+at most k breakpoints. A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly: an output of
+exactly 0 is not flipped. Sizes are infima, so that at the size itself the output is 0 as a rule.
+"""
+
+from enum import IntEnum
+from functools import partial
+from math import isfinite
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkkt.networks import PRECISION, Params, margins, preactivations, relu
+
+# Breakpoints held at a time: with its temporaries a block of samples takes a few times 16 MB.
+BLOCK_ELEMENTS = 2**22
+
+
+class FlipStatus(IntEnum):
+    """How the search for a flip ended. `describe` gives each a sentence and a remedy."""
+
+    FLIPPED = 0
+    NO_FLIP = 1
+    NOTHING_TO_FLIP = 2
+    NON_FINITE = 3
+
+    def describe(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    FlipStatus.FLIPPED: "all chosen samples are flipped at once beyond this size",
+    FlipStatus.NO_FLIP: (
+        "no size within the bracket flips all chosen samples at once: raise the bracket, or try "
+        "another direction"
+    ),
+    FlipStatus.NOTHING_TO_FLIP: (
+        "no sample is chosen or the direction is zero; a network that misclassifies a sample has "
+        "nobody on its margin: train it until it classifies all"
+    ),
+    FlipStatus.NON_FINITE: (
+        "parameters, data or outputs are NaN or infinite: look at the status of the training run"
+    ),
+}
+
+
+class Flip(NamedTuple):
+    """The smallest size that flips all chosen samples at once, and its `FlipStatus`.
+
+    The size is inf for NO_FLIP, NaN for NOTHING_TO_FLIP and NON_FINITE, 0 where all chosen samples
+    are misclassified to begin with.
+    """
+
+    size: Float[Array, "*lanes"]
+    status: Int[Array, "*lanes"]
+
+
+class ExactFlips(NamedTuple):
+    """Flips along the ray, sample by sample and for all chosen samples at once.
+
+    sizes (m,): where each sample, chosen or not, first flips: 0 if it is misclassified, inf if it
+        does not flip within the bracket, NaN for a padded sample.
+    unflips (m,): where it is first classified correctly again; inf if not up to the bracket.
+    size, status: as in `Flip`, for all chosen samples at once.
+    monotone: every chosen sample flips within the bracket and stays flipped up to its end. Then
+        `size` is the largest of their `sizes`, and bisection finds it.
+    """
+
+    sizes: Float[Array, "*lanes m"]
+    unflips: Float[Array, "*lanes m"]
+    size: Float[Array, "*lanes"]
+    monotone: Bool[Array, "*lanes"]
+    status: Int[Array, "*lanes"]
+
+
+def on_margin(
+    margins: Float[Array, " m"], slack: float = 1.1, mask: Bool[Array, " m"] | None = None
+) -> Bool[Array, " m"]:
+    """q_i <= slack min q: which samples are on the margin. Vardi et al. (2022), Section 6.
+
+    Samples whose `mask` is False take no part; data with padding need mask = (y != 0). Nobody is on
+    the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack below 1.
+    """
+    if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
+        raise ValueError(f"slack must be at least 1, got {slack}")
+    real = jnp.ones(margins.shape, bool) if mask is None else mask
+    smallest = jnp.min(jnp.where(real, margins, jnp.inf))
+    return real & (smallest > 0) & (margins <= slack * smallest)
+
+
+def universal_direction(
+    x: Float[Array, "m d"], y: Float[Array, " m"], chosen: Bool[Array, " m"]
+) -> Float[Array, " d"]:
+    """u = s / |s| for s = sum_{i chosen} y_i x_i; zero where s is zero or nobody is chosen.
+
+    One direction, from the data alone, for every sample: x_i moves to x_i - y_i c u.
+    Vardi et al. (2022), Section 6.
+    """
+    total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
+    norm = jnp.linalg.norm(total)
+    return jnp.where(norm == 0, 0, total / jnp.where(norm == 0, 1, norm))
+
+
+def flip_size_bisection(
+    params: Params,
+    x: Float[Array, "m d"],
+    y: Float[Array, " m"],
+    direction: Float[Array, " d"],
+    chosen: Bool[Array, " m"],
+    bracket: float | Float[Array, ""] | None = None,
+    trips: int = 40,
+) -> Flip:
+    """The smallest c <= bracket with y_i N(x_i - y_i c u) < 0 for all chosen i, by bisection.
+
+    Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
+    checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
+    bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
+    Raises ValueError for a bracket that is not positive and finite, or trips below 1.
+    Vardi et al. (2022), Section 6.
+    """
+    if trips < 1:
+        raise ValueError(f"trips must be at least 1, got {trips}")
+    return _bisection(params, x, y, direction, chosen, _bracket(x, bracket), trips)
+
+
+def flip_sizes_exact(
+    params: Params,
+    x: Float[Array, "m d"],
+    y: Float[Array, " m"],
+    direction: Float[Array, " d"],
+    chosen: Bool[Array, " m"],
+    bracket: float | Float[Array, ""] | None = None,
+) -> ExactFlips:
+    """Where samples flip and un-flip along x_i - y_i c u, 0 <= c <= bracket, from breakpoints.
+
+    y_i N is followed from breakpoint to breakpoint, so no flip is missed, monotone or not, save
+    those shallower than the rounding of its terms: a few eps sum_j |v_j| (|p_ij| + c |w_j . u|),
+    where p are the preactivations.
+    `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
+    where nobody has un-flipped by then, else the next c where that holds. The default bracket is
+    4 max_i |x_i|. Sorts m k breakpoints, a block of samples at a time.
+    Raises ValueError for a bracket that is not positive and finite.
+    """
+    return _exact(params, x, y, direction, chosen, _bracket(x, bracket))
+
+
+@partial(jax.jit, static_argnames="slack")
+def transfer_matrix(
+    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"], slack: float = 1.1
+) -> Flip:
+    """Exact flip sizes [a, b] (n, n): the direction of network a tried on network b.
+
+    `params` holds n networks along a leading axis, trained on the same data. Each direction is the
+    sum over the samples on the margin of a; it has to flip those on the margin of b.
+    Vardi et al. (2022), Section 6: the direction depends on the data alone, so it transfers.
+    """
+
+    def chosen(network: Params) -> Array:
+        return on_margin(margins(network, x, y), slack, y != 0)
+
+    def on_all(direction: Array) -> Flip:
+        def on_one(network: Params) -> Flip:
+            flips = flip_sizes_exact(network, x, y, direction, chosen(network))
+            return Flip(flips.size, flips.status)
+
+        return jax.lax.map(on_one, params)
+
+    directions = jax.lax.map(lambda network: universal_direction(x, y, chosen(network)), params)
+    return jax.lax.map(on_all, directions)
+
+
+class _Ray(NamedTuple):
+    """y_i N(x_i - y_i c u) = sum_j weight_j relu(start_j + c slope_j) for one sample."""
+
+    start: Float[Array, " k"]
+    slope: Float[Array, " k"]
+    weight: Float[Array, " k"]
+
+    def margin(self, c: Float[Array, ""]) -> Float[Array, ""]:
+        return jnp.sum(self.weight * relu(self.start + c * self.slope))
+
+
+def _ray(params: Params, x: Array, y: Array, along: Float[Array, " k"]) -> _Ray:
+    return _Ray(preactivations(params, x), -y * along, y * params.v)
+
+
+@partial(jax.jit, static_argnames="trips")
+def _bisection(
+    params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array, trips: int
+) -> Flip:
+    chosen = chosen & (y != 0)
+    along = jnp.dot(params.w, direction, precision=PRECISION)
+    rays = jax.vmap(_ray, in_axes=(None, 0, 0, None))(params, x, y, along)
+
+    def worst(c: Array) -> Array:
+        at_c = jax.vmap(_Ray.margin, in_axes=(0, None))(rays, c)
+        return jnp.max(jnp.where(chosen, at_c, -jnp.inf))
+
+    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        flipped = worst(middle) < 0
+        return jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
+
+    zero = jnp.zeros_like(bracket)
+    high = jax.lax.fori_loop(0, trips, halve, (zero, bracket))[1]
+    at_start, at_end = worst(zero), worst(bracket)
+    size = jnp.where(at_start < 0, 0, jnp.where(at_end < 0, high, jnp.inf))
+    size = jnp.where(jnp.isfinite(at_start + at_end), size, jnp.nan)
+    return _flip(size, chosen, direction, (params, x, y))
+
+
+@jax.jit
+def _exact(
+    params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array
+) -> ExactFlips:
+    chosen = chosen & (y != 0)
+    along = jnp.dot(params.w, direction, precision=PRECISION)
+
+    def one(sample: tuple[Array, Array], after: Array) -> tuple[Array, Array]:
+        return _first_flip(_ray(params, *sample, along), after, bracket)
+
+    def all_samples(after: Array) -> tuple[Array, Array]:
+        block = max(1, BLOCK_ELEMENTS // params.v.shape[0])
+        if x.shape[0] <= block:
+            return jax.vmap(partial(one, after=after))((x, y))
+        return jax.lax.map(partial(one, after=after), (x, y), batch_size=block)
+
+    def somebody_unflipped(search: _Search) -> Array:
+        unflipped = jnp.any(chosen & (search.until <= search.c))
+        return (search.c < 0) | (unflipped & (search.c < jnp.inf))
+
+    def advance(search: _Search) -> _Search:
+        started = search.c >= 0
+        # Beyond rounding, so that every trip gets ahead.
+        beyond = search.c + jnp.finfo(x.dtype).eps * (8 * search.c + bracket)
+        flips, until = all_samples(jnp.where(started, beyond, 0))
+        return _Search(
+            c=jnp.max(jnp.where(chosen, flips, 0)),
+            until=until,
+            sizes=jnp.where(started, search.sizes, flips),
+            unflips=jnp.where(started, search.unflips, until),
+        )
+
+    nobody = jnp.full_like(y, -jnp.inf)
+    before = _Search(jnp.full_like(bracket, -jnp.inf), nobody, nobody, nobody)
+    c, _, sizes, unflips = jax.lax.while_loop(somebody_unflipped, advance, before)
+    size, status = _flip(c, chosen, direction, (params, x, y))
+    known = (y != 0) & (status != FlipStatus.NON_FINITE)
+    stay = jnp.all(~chosen | (unflips == jnp.inf))
+    return ExactFlips(
+        sizes=jnp.where(known, sizes, jnp.nan),
+        unflips=jnp.where(known, unflips, jnp.nan),
+        size=size,
+        monotone=(status == FlipStatus.FLIPPED) & stay,
+        status=status,
+    )
+
+
+class _Search(NamedTuple):
+    """All samples flip at c or later, each until `until`; `sizes`, `unflips` are those from 0 on."""
+
+    c: Float[Array, ""]
+    until: Float[Array, " m"]
+    sizes: Float[Array, " m"]
+    unflips: Float[Array, " m"]
+
+
+def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
+    """The first interval [flip, un-flip) at or beyond `after` where the sample is flipped.
+
+    Both are inf where they do not come before the bracket; both NaN where the ray is.
+    """
+    start, slope, weight = ray
+    at = jnp.where(slope == 0, jnp.inf, -start / jnp.where(slope == 0, 1, slope))
+    # Switched on just beyond `after`, told by the breakpoints, so that the two never contradict.
+    on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, start > 0))
+    inside = (at > after) & (at < bracket)
+    # At its breakpoint a neuron adds weight |slope| to the slope of the sum, on or off.
+    at, bend = jax.lax.sort(
+        (jnp.where(inside, at, bracket), weight * jnp.abs(slope)), num_keys=1, is_stable=False
+    )
+    ends = jnp.concatenate([after[None], at, bracket[None]])
+    bends = jnp.concatenate([jnp.sum(jnp.where(on, weight * slope, 0))[None], bend])
+    rises = jnp.cumsum(bends) * jnp.diff(ends)
+    values = jnp.cumsum(jnp.concatenate([ray.margin(after)[None], rises]))
+
+    # Rounding must not flip an output that is exactly 0, as where no neuron is on.
+    terms = jnp.sum(jnp.abs(weight * start)) + ends * jnp.sum(jnp.abs(weight * slope))
+    flipped = values < jnp.where(ends == after, 0, -4 * jnp.finfo(values.dtype).eps * terms)
+
+    def crossing(n: Array) -> Array:
+        """The zero on the segment that ends at n: prefix sums find it, fresh values polish it."""
+        left, right = ends[n - 1], ends[n]
+        middle = (left + right) / 2
+        rise = jnp.sum(jnp.where(start + middle * slope > 0, weight * slope, 0))
+        c = left + (right - left) * values[n - 1] / (values[n - 1] - values[n])
+        for _ in range(3):
+            step = jnp.where(rise == 0, 0, ray.margin(c) / jnp.where(rise == 0, 1, rise))
+            c = jnp.clip(c - step, after, bracket)
+        return c
+
+    n = jnp.argmax(flipped)
+    again = ~flipped & (jnp.arange(ends.size) > n)
+    flip = jnp.where(flipped[0], after, crossing(jnp.maximum(n, 1)))
+    flip = jnp.where(jnp.any(flipped), flip, jnp.inf)
+    unflip = jnp.where(jnp.any(flipped) & jnp.any(again), crossing(jnp.argmax(again)), jnp.inf)
+    finite = jnp.all(jnp.isfinite(values))
+    return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
+
+
+def _flip(
+    size: Array, chosen: Array, direction: Array, inputs: tuple[Params, Array, Array]
+) -> Flip:
+    """The size and its status; NaN in place of a size that means nothing."""
+    nothing = ~jnp.any(chosen) | jnp.all(direction == 0)
+    broken = jnp.isnan(size)
+    for array in jax.tree.leaves((inputs, direction)):
+        broken = broken | jnp.any(~jnp.isfinite(array))
+    status = jnp.where(size < jnp.inf, FlipStatus.FLIPPED, FlipStatus.NO_FLIP)
+    status = jnp.where(nothing, FlipStatus.NOTHING_TO_FLIP, status)
+    status = jnp.where(broken, FlipStatus.NON_FINITE, status).astype(jnp.int32)
+    return Flip(jnp.where(nothing | broken, jnp.nan, size), status)
+
+
+def _bracket(x: Array, bracket: float | Array | None) -> Array:
+    if bracket is None:
+        return 4 * jnp.max(jnp.linalg.norm(x, axis=1))
+    if not isinstance(bracket, jax.core.Tracer) and not (bracket > 0 and isfinite(bracket)):
+        raise ValueError(f"bracket must be positive and finite, got {bracket}")
+    return jnp.asarray(bracket, x.dtype)

@@ -1,0 +1,27 @@
+"""All tests run with the shapes and types of the package's signatures checked at every call."""
+
+from collections.abc import Iterator
+
+import jax
+import jaxtyping
+import pytest
+
+# The package must be imported after this. Numeric tower: a float parameter takes an int.
+jaxtyping.install_import_hook(
+    "jaxkkt", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Arrays made inside the test hold 64 bits."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Signatures are not checked, as for a user: the package's own errors come to light."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

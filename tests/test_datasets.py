@@ -1,0 +1,152 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxkkt import datasets
+
+EPS = float(np.finfo(np.float32).eps)
+DRAWS = [datasets.sphere, datasets.gaussian]
+X = np.array([[1.0, 2.0, 0.5], [-1.0, 0.25, 3.0], [0.0, 1.0, -2.0], [4.0, 1.0, 1.0]], np.float32)
+Y = np.array([1, -1, -1, 1], np.float32)
+
+
+def test_sphere_has_radius_sqrt_d_and_no_preferred_direction():
+    m, d = 4000, 6
+    x = np.asarray(datasets.sphere(jax.random.key(0), m, d).x, np.float64)
+    # A norm of d rounded squares, one root and one product.
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), np.sqrt(d), rtol=(d + 3) * EPS)
+    five_sigma = 5 / np.sqrt(m)
+    assert np.abs(x.mean(axis=0)).max() < five_sigma
+    # Entries of x x^T have variance below 1 off the diagonal and below 2 on it.
+    assert np.abs(x.T @ x / m - np.eye(d)).max() < five_sigma * np.sqrt(2)
+    # The fourth moment tells the sphere from a normalized cube: 3 d / (d + 2), not 9/5 or more.
+    assert abs(np.mean(x**4) - 3 * d / (d + 2)) < 0.1
+
+
+def test_gaussian_has_variance_one_over_d():
+    m, d = 3000, 7
+    x = np.asarray(datasets.gaussian(jax.random.key(0), m, d).x, np.float64)
+    assert abs(x.mean()) < 5 / np.sqrt(m * d) / np.sqrt(d)
+    np.testing.assert_allclose(x.var(axis=0) * d, 1, atol=5 * np.sqrt(2 / m))
+    norms = np.linalg.norm(x, axis=1)
+    assert norms.std() > 0.5 / np.sqrt(2 * d)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("m", [2, 3, 10])
+def test_both_labels_occur_at_every_seed(draw, m):
+    seeds = 2000
+    y = np.asarray(jax.vmap(lambda key: draw(key, m, 2).y)(jax.random.split(jax.random.key(1), seeds)))
+    assert set(np.unique(y)) == {-1.0, 1.0}
+    assert np.all(y.min(axis=1) == -1)
+    assert np.all(y.max(axis=1) == 1)
+    # Fair labels, conditioned on both present: each sample is +1 in half of the draws.
+    assert np.abs(y.mean(axis=0)).max() < 5 / np.sqrt(seeds)
+    # Two labels agree in this share of the draws: that of fair coins less the 2 forbidden of 2^m.
+    share = (2 ** (m - 1) - 2) / (2**m - 2)
+    agree = np.mean(y[:, 0] == y[:, 1])
+    assert abs(agree - share) < 5 * np.sqrt(0.25 / seeds) + 1e-9
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_labels_are_independent_of_points(draw):
+    x, y = draw(jax.random.key(2), 4000, 3)
+    signs = np.sign(np.asarray(x)) * np.asarray(y)[:, None]
+    assert np.abs(signs.mean(axis=0)).max() < 5 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_padded_draw_has_the_same_numbers_at_traced_sizes(draw):
+    key = jax.random.key(3)
+    for shape in [(7, 9), (12, 20)]:
+        padded = jax.jit(lambda m, d, shape=shape: draw(key, m, d, shape))
+        for m, d in [(5, 4), (2, 1), (7, 9)]:
+            expected = datasets.pad(draw(key, m, d), *shape)
+            got = padded(m, d)
+            np.testing.assert_array_equal(got.y, expected.y)
+            # Norms may add their d squares in another order.
+            np.testing.assert_allclose(got.x, expected.x, rtol=(d + 4) * EPS)
+            np.testing.assert_array_equal(np.asarray(got.x) == 0, np.asarray(expected.x) == 0)
+        assert padded._cache_size() == 1
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_depend_on_the_key(draw):
+    one, other = draw(jax.random.key(4), 50, 3), draw(jax.random.key(5), 50, 3)
+    assert not np.any(one.x == other.x)
+    assert np.any(one.y != other.y)
+    assert len(np.unique(np.asarray(one.x))) == one.x.size
+
+
+def test_pad_adds_zeros_and_refuses_to_shrink():
+    data = datasets.Dataset(jnp.asarray(X), jnp.asarray(Y))
+    padded = datasets.pad(data, 6, 5)
+    expected = np.zeros((6, 5))
+    expected[:4, :3] = X
+    np.testing.assert_array_equal(padded.x, expected)
+    np.testing.assert_array_equal(padded.y, [1, -1, -1, 1, 0, 0])
+    for m, d in [(3, 3), (4, 2)]:
+        with pytest.raises(ValueError, match=r"cannot pad 4 samples .* ask for at least \(4, 3\)"):
+            datasets.pad(data, m, d)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_bad_sizes_are_refused(draw):
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match="need at least 2 samples, one of each label, got 1"):
+        draw(key, 1, 3)
+    with pytest.raises(ValueError, match="dimension must be at least 1, got 0"):
+        draw(key, 4, 0)
+    with pytest.raises(ValueError, match=r"samples 8 does not fit the shape \(7, 9\)"):
+        draw(key, 8, 9, (7, 9))
+    with pytest.raises(ValueError, match="samples are traced: give the static `shape`"):
+        jax.jit(lambda m: draw(key, m, 3))(4)
+
+
+def test_validate_accepts_good_data():
+    datasets.validate(X, Y)
+    datasets.validate(jnp.asarray(X), jnp.asarray(Y))
+
+
+def replaced(array, index, value):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X[0], Y, r"x must have the shape \(samples, dimension\), got \(3,\)"),
+        (X[None], Y, r"x must have the shape \(samples, dimension\), got \(1, 4, 3\)"),
+        (X[:0], Y[:0], r"x needs at least one sample and one dimension, got shape \(0, 3\)"),
+        (X[:, :0], Y, r"x needs at least one sample and one dimension, got shape \(4, 0\)"),
+        (X, Y[:3], r"one label per sample, shape \(4,\), got \(3,\)"),
+        (X, Y[:, None], r"one label per sample, shape \(4,\), got \(4, 1\)"),
+        (X.astype(int), Y, "x must hold floating-point numbers, got int64"),
+        (X, Y.astype(np.int32), "y must hold floating-point numbers, got int32"),
+        (X, Y > 0, "y must hold floating-point numbers, got bool"),
+        (X.astype(np.float64), Y, "x is float64, which JAX would round to float32"),
+        (X, Y.astype(np.float64), "y is float64, .* call jax.config.update"),
+        (replaced(X, (2, 1), np.nan), Y, "x must be finite, but 1 rows .* first row 2"),
+        (replaced(X, ([1, 3], 0), np.inf), Y, "x must be finite, but 2 rows .* first row 1"),
+        (replaced(X, (3, 2), -np.inf), Y, "first row 3"),
+        (X, replaced(Y, 1, 0), r"labels must be -1 or 1, got \[0.0\]"),
+        (X, replaced(Y, 1, 2), r"labels must be -1 or 1, got \[2.0\]"),
+        (X, replaced(Y, 0, np.nan), r"labels must be -1 or 1, got \[nan\]"),
+        (X, np.abs(Y), "both labels must occur, but every sample has y = 1"),
+        (X, -np.abs(Y), "both labels must occur, but every sample has y = -1"),
+    ],
+)
+def test_validate_refuses(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.validate(x, y)
+
+
+def test_validate_accepts_float64_in_float64_mode(float64):
+    datasets.validate(X.astype(np.float64), Y.astype(np.float64))
+
+
+def test_datasets_are_listed_by_name():
+    assert datasets.DATASETS == {"sphere": datasets.sphere, "gaussian": datasets.gaussian}

@@ -1,0 +1,159 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from jaxkkt import losses
+
+EPS = float(np.finfo(np.float32).eps)
+LOSSES = [losses.exponential, losses.logistic]
+ZERO_CROSSING = -np.log(np.e - 1)  # where log log(1 + exp(-q)) = 0
+GRID = np.unique(
+    np.concatenate(
+        [
+            np.linspace(-1e3, 1e3, 401),
+            np.linspace(-30, 40, 701),
+            20 + 1e-6 * np.arange(-40, 41),
+            ZERO_CROSSING + np.linspace(-1e-3, 1e-3, 101),
+            np.geomspace(1e3, 1e6, 60),
+        ]
+    ).astype(np.float32)
+)
+
+
+@pytest.fixture(autouse=True)
+def digits():
+    with mpmath.workdps(40):
+        yield
+
+
+def exact_loss(q, loss):
+    """l(q) and -l'(q)."""
+    q = mpmath.mpf(float(q))
+    if loss is losses.exponential:
+        return mpmath.exp(-q), mpmath.exp(-q)
+    return mpmath.log1p(mpmath.exp(-q)), 1 / (1 + mpmath.exp(q))
+
+
+def exact_log_loss(margins, loss):
+    """log of the sum, and the weights."""
+    values, slopes = zip(*(exact_loss(q, loss) for q in np.asarray(margins)), strict=True)
+    total = mpmath.fsum(values)
+    return mpmath.log(total), [slope / total for slope in slopes]
+
+
+@functools.cache
+def exact_grid(loss):
+    values, slopes = zip(*(exact_loss(q, loss) for q in GRID), strict=True)
+    return [mpmath.log(v) for v in values], [s / v for s, v in zip(slopes, values, strict=True)]
+
+
+def errors(got, exact, absolute=0):
+    """|got - exact| over (absolute + |exact|), in units of float32's EPS."""
+    return np.array(
+        [
+            float(abs(mpmath.mpf(float(a)) - b) / (absolute + abs(b))) / EPS
+            for a, b in zip(np.asarray(got), exact, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_sample_losses_match_mpmath(loss, transform):
+    log_values, slopes = transform(loss)(jnp.asarray(GRID))
+    exact_values, exact_slopes = exact_grid(loss)
+    # log l = log(value): the relative error of `value` (exp and log1p, about 1 EPS each) becomes
+    # absolute, and the logarithm adds its own relative one; the slope is a quotient of such two.
+    assert errors(log_values, exact_values, absolute=1).max() < 3
+    assert errors(slopes, exact_slopes).max() < 5
+
+
+def test_exponential_is_exact():
+    log_values, slopes = losses.exponential(jnp.asarray(GRID))
+    np.testing.assert_array_equal(log_values, -GRID)
+    np.testing.assert_array_equal(slopes, 1)
+
+
+OFFSETS = np.array([0.5, -1.25, 3.0, 0.0, 7.75, 0.0], np.float32)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("centre", [-990.0, -20.0, 0.0, 2.0, 20.0, 60.0, 1e3, 1e6])
+def test_log_loss_matches_mpmath(loss, centre):
+    margins = np.float32(centre) + OFFSETS
+    value, weights = losses.log_loss(jnp.asarray(margins), loss)
+    exact, exact_weights = exact_log_loss(margins, loss)
+    assert errors([value], [exact], absolute=1)[0] < 4
+    # Weights are exponentials of differences of numbers of the size of log L.
+    assert errors(weights, exact_weights).max() < 8 * (1 + abs(float(exact)))
+    mean, mean_weights = losses.log_loss(jnp.asarray(margins), loss, reduction="mean")
+    assert errors([mean], [exact - mpmath.log(6)], absolute=3)[0] < 4
+    np.testing.assert_array_equal(weights, mean_weights)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("exponent", [-30, -300, -3000])
+def test_log_loss_far_below_the_smallest_float(loss, exponent):
+    # Margins whose exponentials sum to 10^exponent, shared 4 : 2 : 1.
+    shares = np.log(np.array([4, 2, 1]) / 7)
+    margins = (-exponent * np.log(10) - shares).astype(np.float32)
+    value, weights = losses.log_loss(jnp.asarray(margins), loss)
+    exact, exact_weights = exact_log_loss(margins, loss)
+    assert errors([value], [exact])[0] < 2
+    np.testing.assert_allclose(float(value), exponent * np.log(10), rtol=4 * EPS)
+    assert errors(weights, exact_weights).max() < 8 * abs(float(exact))
+    np.testing.assert_allclose(weights, np.array([4, 2, 1]) / 7, rtol=4 * EPS * abs(float(exact)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("masked", [-1e3, -1.0, 0.0, 25.0, 1e6])
+def test_masked_samples_take_no_part(loss, masked):
+    real = np.array([0.5, -2.0, 3.0], np.float32)
+    margins = jnp.asarray([real[0], masked, real[1], real[2], masked], jnp.float32)
+    mask = jnp.array([True, False, True, True, False])
+    exact, exact_weights = exact_log_loss(real, loss)
+    value, weights = losses.log_loss(margins, loss, mask)
+    assert errors([value], [exact], absolute=1)[0] < 4
+    np.testing.assert_array_equal(np.asarray(weights)[[1, 4]], 0)
+    assert errors(weights[np.array([0, 2, 3])], exact_weights).max() < 8 * (1 + abs(exact))
+    mean, _ = losses.log_loss(margins, loss, mask, "mean")
+    assert errors([mean], [exact - mpmath.log(3)], absolute=2)[0] < 4
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_weights_are_minus_the_gradient(loss, reduction):
+    margins = jnp.array([-6.5, -2.0, 0.0, 0.75, 4.0, 11.0, -6.25])
+
+    def value(q):
+        loss_values = jnp.exp(-q) if loss is losses.exponential else jnp.log1p(jnp.exp(-q))
+        return jnp.log(loss_values.sum() / (1 if reduction == "sum" else 7))
+
+    _, weights = losses.log_loss(margins, loss, reduction=reduction)
+    by_hand = -jax.grad(value)(margins)
+    by_autodiff = -jax.grad(lambda q: losses.log_loss(q, loss, reduction=reduction)[0])(margins)
+    # Both are a few operations on numbers of size log L < 8.
+    np.testing.assert_allclose(weights, by_hand, rtol=32 * EPS)
+    np.testing.assert_allclose(by_autodiff, by_hand, rtol=32 * EPS)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_logistic_and_exponential_agree_at_large_margins_and_differ_at_small(loss):
+    far, near = jnp.array([40.0, 43.5]), jnp.array([0.5, -2.0])
+    assert losses.log_loss(far, loss)[0] == losses.log_loss(far)[0]
+    assert (losses.log_loss(near, loss)[0] == losses.log_loss(near)[0]) == (
+        loss is losses.exponential
+    )
+
+
+def test_unknown_reduction_is_refused(unchecked):
+    with pytest.raises(ValueError, match="reduction must be 'sum' or 'mean', got 'max'"):
+        losses.log_loss(jnp.ones(3), reduction="max")
+
+
+def test_losses_are_listed_by_name():
+    assert losses.LOSSES == {"exponential": losses.exponential, "logistic": losses.logistic}
