@@ -71,15 +71,16 @@ class LogLossTimeState(NamedTuple):
 
 
 def log_loss_time(
-    delta: float = 0.0075, largest: float = 0.3, realized: float = 0.7, gain: float = 0.5
+    delta: float = 0.0075, largest: float = 0.3, realized: float = 0.4, gain: float = 0.5
 ) -> LinearTransformation:
     """Gradient flow in the time s = -log L: theta -= h / |grad log L|^2 * grad log L.
 
     Along the flow d log L / ds = -1, so a step of size h lowers log L by h to first order,
     whatever the scale of the problem. The flow slows down as 1/s, hence h = delta (1 + s) with
     s the fall of log L so far, up to `largest`. Where a step realizes less than the share
-    `realized` of h the margins have begun to oscillate, and h shrinks by
-    1 + gain (share - realized), at most to 0.7 h a step; it grows back by at most 1.1 a step.
+    `realized` of h the margins have begun to oscillate, and h is multiplied by
+    1 + gain (share - realized), at least 0.7 and at most 1.1 a step, but h stays above delta. (Where neurons slide along
+    kinks the realized share is below 1 for every h, so it is not asked to be near 1.)
     `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
     """
     for name, value in (("delta", delta), ("largest", largest), ("gain", gain)):

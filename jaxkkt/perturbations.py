@@ -1,8 +1,8 @@
 """Perturbations that flip a network's predictions: a universal direction and the size it needs.
 
 Along the ray x_i - y_i c u every preactivation is linear in c and y_i N is piecewise linear, with
-at most k breakpoints. A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly: an output of
-exactly 0 is not flipped. Sizes are infima, so that at the size itself the output is 0 as a rule.
+at most k breakpoints. A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly: an output
+of exactly 0 is not flipped. Sizes are infima: at the size itself the output is 0 as a rule.
 """
 
 from enum import IntEnum
@@ -101,8 +101,7 @@ def universal_direction(
     Vardi et al. (2022), Section 6.
     """
     total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
-    norm = jnp.linalg.norm(total)
-    return jnp.where(norm == 0, 0, total / jnp.where(norm == 0, 1, norm))
+    return _ratio(total, jnp.linalg.norm(total))
 
 
 def flip_size_bisection(
@@ -196,21 +195,21 @@ def _bisection(
     along = jnp.dot(params.w, direction, precision=PRECISION)
     rays = jax.vmap(_ray, in_axes=(None, 0, 0, None))(params, x, y, along)
 
-    def worst(c: Array) -> Array:
-        at_c = jax.vmap(_Ray.margin, in_axes=(0, None))(rays, c)
-        return jnp.max(jnp.where(chosen, at_c, -jnp.inf))
+    def outputs(c: Array) -> Array:
+        return jnp.where(chosen, jax.vmap(_Ray.margin, in_axes=(0, None))(rays, c), -1)
 
     def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) / 2
-        flipped = worst(middle) < 0
+        flipped = jnp.all(outputs(middle) < 0)
         return jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
 
     zero = jnp.zeros_like(bracket)
     high = jax.lax.fori_loop(0, trips, halve, (zero, bracket))[1]
-    at_start, at_end = worst(zero), worst(bracket)
-    size = jnp.where(at_start < 0, 0, jnp.where(at_end < 0, high, jnp.inf))
-    size = jnp.where(jnp.isfinite(at_start + at_end), size, jnp.nan)
+    at_zero, at_end = outputs(zero), outputs(bracket)
+    size = jnp.where(jnp.all(at_end < 0), high, jnp.inf)
+    size = jnp.where(jnp.all(at_zero < 0), 0, size)
+    size = jnp.where(jnp.all(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
     return _flip(size, chosen, direction, (params, x, y))
 
 
@@ -262,7 +261,7 @@ def _exact(
 
 
 class _Search(NamedTuple):
-    """All samples flip at c or later, each until `until`; `sizes`, `unflips` are those from 0 on."""
+    """Each sample is flipped at c or before, until `until`; `sizes`, `unflips` are those from 0."""
 
     c: Float[Array, ""]
     until: Float[Array, " m"]
@@ -276,10 +275,10 @@ def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     Both are inf where they do not come before the bracket; both NaN where the ray is.
     """
     start, slope, weight = ray
-    at = jnp.where(slope == 0, jnp.inf, -start / jnp.where(slope == 0, 1, slope))
+    at = _ratio(-start, slope)
     # Switched on just beyond `after`, told by the breakpoints, so that the two never contradict.
     on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, start > 0))
-    inside = (at > after) & (at < bracket)
+    inside = (slope != 0) & (at > after) & (at < bracket)
     # At its breakpoint a neuron adds weight |slope| to the slope of the sum, on or off.
     at, bend = jax.lax.sort(
         (jnp.where(inside, at, bracket), weight * jnp.abs(slope)), num_keys=1, is_stable=False
@@ -298,10 +297,10 @@ def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
         left, right = ends[n - 1], ends[n]
         middle = (left + right) / 2
         rise = jnp.sum(jnp.where(start + middle * slope > 0, weight * slope, 0))
-        c = left + (right - left) * values[n - 1] / (values[n - 1] - values[n])
+        share = _ratio(values[n - 1], values[n - 1] - values[n])
+        c = left + (right - left) * jnp.clip(share, 0, 1)
         for _ in range(3):
-            step = jnp.where(rise == 0, 0, ray.margin(c) / jnp.where(rise == 0, 1, rise))
-            c = jnp.clip(c - step, after, bracket)
+            c = jnp.clip(c - _ratio(ray.margin(c), rise), after, bracket)
         return c
 
     n = jnp.argmax(flipped)
@@ -313,12 +312,17 @@ def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
 
 
+def _ratio(a: Array, b: Array) -> Array:
+    """a / b, and 0 where b is 0."""
+    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
+
+
 def _flip(
     size: Array, chosen: Array, direction: Array, inputs: tuple[Params, Array, Array]
 ) -> Flip:
     """The size and its status; NaN in place of a size that means nothing."""
     nothing = ~jnp.any(chosen) | jnp.all(direction == 0)
-    broken = jnp.isnan(size)
+    broken = jnp.isnan(size) & ~nothing
     for array in jax.tree.leaves((inputs, direction)):
         broken = broken | jnp.any(~jnp.isfinite(array))
     status = jnp.where(size < jnp.inf, FlipStatus.FLIPPED, FlipStatus.NO_FLIP)

@@ -64,7 +64,7 @@ class Protocol:
     loss: Literal["exponential", "logistic"] = "exponential"
     batch_size: int | None = None
     target_log_loss: float = TARGET
-    max_steps: int = 20_000
+    max_steps: int = 100_000
     representation: Representation | Literal["auto"] = "auto"
     expected_steps: int = field(default=1000, compare=False)
     name: str = field(default="custom", compare=False)
@@ -110,7 +110,7 @@ class Protocol:
 def flow_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
     delta: float = 0.0075,
-    max_steps: int = 20_000,
+    max_steps: int = 100_000,
     **settings: Any,
 ) -> Protocol:
     """Gradient flow in log-loss time, full batch; the default everywhere."""
@@ -162,7 +162,7 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
         optimizer=protocol.optimizer.init(position),  # type: ignore[arg-type]
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
-        status=jnp.full((), Status.RUNNING, jnp.int32),
+        status=jnp.array(int(Status.RUNNING), jnp.int32),
         key=key,
     )
 

@@ -55,17 +55,54 @@ class Tally:
         return self.useful_steps / self.lane_steps if self.lane_steps else 1.0
 
 
+class Programs(NamedTuple):
+    """A bucket's compiled functions. `load` and `measure` take one run, the others all lanes."""
+
+    load: Callable[..., Any]
+    empty: Callable[..., Any]
+    place: Callable[..., Any]
+    advance: Callable[..., Any]
+    measure: Callable[..., Any]
+
+
 class _Lane(NamedTuple):
     run: Run
     params: Params
     data: Dataset
 
 
+def compile_bucket(
+    bucket: Bucket, protocol: Protocol, measurements: Iterable[Measurement]
+) -> Programs:
+    """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn."""
+    protocol = replace(protocol, loss=bucket.loss)  # type: ignore[arg-type]
+    functions = tuple(m.function for m in measurements)
+    representation = bucket.representation
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    m, d, k = bucket.samples, bucket.d, bucket.width
+    params = Params(_spec(k, d), _spec(k), _spec(k))
+    data = Dataset(_spec(m, d), _spec(m))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    settings = {"protocol": protocol, "representation": representation}
+    one = jax.eval_shape(partial(_load, **settings), params, data, key)
+    batch = jax.eval_shape(partial(_empty_lanes, lanes=bucket.lanes), one)
+    position = batch[0].position
+    return Programs(
+        load=_load.lower(params, data, key, **settings).compile(),
+        empty=_empty_lanes.lower(one, lanes=bucket.lanes).compile(),
+        place=_place.lower(batch, one, number).compile(),
+        advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
+        measure=_measure.lower(
+            position, number, params, data, functions=functions, representation=representation
+        ).compile(),
+    )
+
+
 def run_bucket(
     bucket: Bucket,
     runs: Iterable[Run],
-    protocol: Protocol,
-    measurements: Iterable[Measurement],
+    programs: Programs,
+    expected_steps: int,
     tally: Tally,
     show: Callable[[Tally], None] = lambda _: None,
 ) -> Iterator[Row]:
@@ -73,8 +110,6 @@ def run_bucket(
 
     A run's numbers do not depend on its lane, on the runs beside it or on the chunk length.
     """
-    protocol = replace(protocol, loss=bucket.loss)
-    functions = tuple(m.function for m in measurements)
     queue = deque(runs)
     lanes: list[_Lane | None] = [None] * bucket.lanes
     batch: tuple[State, Any] | None = None
@@ -83,20 +118,15 @@ def run_bucket(
         for i in range(bucket.lanes):
             if lanes[i] is None and queue:
                 lanes[i] = lane = _draw_lane(queue.popleft(), bucket)
-                loaded = _load(
-                    lane.params,
-                    lane.data,
-                    lane.run.shuffle_key(),
-                    protocol=protocol,
-                    representation=bucket.representation,
-                )
-                batch = _empty_lanes(loaded, lanes=bucket.lanes) if batch is None else batch
-                batch = _place(batch, loaded, i)
+                loaded = programs.load(lane.params, lane.data, lane.run.shuffle_key())
+                batch = programs.empty(loaded) if batch is None else batch
+                batch = programs.place(batch, loaded, np.int32(i))
         assert batch is not None
         busy = sum(lane is not None for lane in lanes)
         started = perf_counter()
         # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
-        batch, trips = _advance(batch, chunk, busy if queue else 1, protocol=protocol)
+        least = np.int32(busy if queue else 1)
+        batch, trips = programs.advance(batch, np.int32(chunk), least)
         states, _ = batch
         ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
         seconds, trips = perf_counter() - started, int(trips)
@@ -109,26 +139,19 @@ def run_bucket(
         tally.lanes, tally.busy_lanes = bucket.lanes, busy
         tally.steps_per_second = trips * busy / seconds
         tally.log_losses = (float(log_loss[occupied].min()), float(log_loss[occupied].max()))
-        tally.progress = float(np.minimum(steps[occupied] / protocol.expected_steps, 0.95).sum())
+        tally.progress = float(np.minimum(steps[occupied] / expected_steps, 0.95).sum())
         show(tally)
         for i in occupied:
             lane = lanes[i]
             if lane is None or ended[i] == Status.RUNNING:
                 continue
-            measured = _measure(
-                states.position,
-                i,
-                lane.params,
-                lane.data,
-                functions=functions,
-                representation=bucket.representation,
-            )
+            measured = programs.measure(states.position, np.int32(i), lane.params, lane.data)
+            values = {name: value.item() for name, value in jax.device_get(measured).items()}
             lanes[i] = None
             status = Status(int(ended[i]))
             tally.runs_done += 1
             tally.useful_steps += int(steps[i]) + 1
             tally.statuses[status.name] = tally.statuses.get(status.name, 0) + 1
-            values = {name: value.item() for name, value in jax.device_get(measured).items()}
             ending = {"log_loss": log_loss[i].item(), "steps": steps[i].item(), "status": status}
             yield Row(lane.run, {**values, **ending})
 
@@ -158,6 +181,10 @@ def _drawer(kind: str, name: str, rows: int, columns: int) -> Callable[..., Any]
     return jax.jit(partial(function, shape=(rows, columns)))
 
 
+def _spec(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+
+
 def _round_up(size: int) -> int:
     return max(16, 4 ** -(-(size - 1).bit_length() // 2))
 
@@ -183,7 +210,7 @@ def _load(
 @partial(jax.jit, static_argnames="lanes")
 def _empty_lanes(one: tuple[State, Any], *, lanes: int) -> tuple[State, Any]:
     state, data = one
-    idle = state._replace(status=jnp.full_like(state.status, Status.STEP_CAP))
+    idle = state._replace(status=jnp.array(int(Status.STEP_CAP), jnp.int32))
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (lanes, *a.shape)), (idle, data))
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,7 +18,7 @@ import xarray as xr
 from jaxkkt._version import __version__
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
-from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.lanes import Row, Tally, compile_bucket, run_bucket
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
@@ -95,19 +96,29 @@ def sweep(
     tally, started = Tally(), perf_counter()
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
     total, done = sum(weights.values()), sum(weights[run] for run in rows)
-    with closing(Meter(len(wanted), total, done, progress)) as meter:
+    # One thread compiles ahead while the buckets before it train.
+    with closing(Meter(len(wanted), total, done, progress)) as meter, ThreadPoolExecutor(1) as pool:
+        waiting = []
         for bucket in planned.buckets:
             missing = [run for run in bucket.runs if run not in rows]
-            weight = bucket.padded_work / len(bucket.runs)
+            if missing:
+                programs = pool.submit(compile_bucket, bucket, protocol, measurements)
+                waiting.append((bucket, missing, programs))
+        try:
+            for bucket, missing, programs in waiting:
+                weight = weights[missing[0]]
 
-            def show(tally: Tally, weight: float = weight) -> None:
-                share = (sum(weights[run] for run in rows) + weight * tally.progress) / total
-                meter.show(tally, len(rows), share)
+                def show(tally: Tally, weight: float = weight) -> None:
+                    share = (sum(weights[run] for run in rows) + weight * tally.progress) / total
+                    meter.show(tally, len(rows), share)
 
-            for row in run_bucket(bucket, missing, protocol, measurements, tally, show):
-                rows[row.run] = row
-                if saved is not None:
-                    saved.save(row)
+                ready, steps = programs.result(), protocol.expected_steps
+                for row in run_bucket(bucket, missing, ready, steps, tally, show):
+                    rows[row.run] = row
+                    if saved is not None:
+                        saved.save(row)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     if progress:
         print(
             f"{tally.runs_done} runs in {perf_counter() - started:.1f} s, "
