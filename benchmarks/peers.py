@@ -118,6 +118,20 @@ def jax_vmap(params: Params, data: Dataset) -> Advance:
     return advance
 
 
+def torch_product(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
+    """The product a @ b of stacked matrices by PyTorch, into one buffer; waits for a GPU."""
+    torch = _torch()
+    x, y = _tensors(torch, a), _tensors(torch, b)
+    out = torch.empty_like(y)
+
+    def product() -> Any:
+        torch.matmul(x, y, out=out)
+        if out.is_cuda:
+            torch.cuda.synchronize()
+
+    return product
+
+
 def _torch() -> Any:
     try:
         import torch
@@ -129,7 +143,7 @@ def _torch() -> Any:
     return torch
 
 
-def _tensors(torch: Any, array: jax.Array) -> Any:
+def _tensors(torch: Any, array: jax.Array | np.ndarray) -> Any:
     """A copy of the array, on the GPU where JAX and PyTorch both have one."""
     on_gpu = jax.default_backend() == "gpu" and torch.cuda.is_available()
     return torch.tensor(np.asarray(array), device="cuda" if on_gpu else "cpu")

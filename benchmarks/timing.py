@@ -6,12 +6,14 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+Name = TypeVar("Name", bound=Hashable)
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -24,10 +26,10 @@ class Contestant(NamedTuple):
 
 
 def interleaved(
-    contestants: Mapping[str, Contestant],
+    contestants: Mapping[Name, Contestant],
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Seconds per unit of every contestant in every repeat, after one untimed call of each.
 
     They take turns (A B C A B C ...), so whatever else slows the machine meets them all and drops
@@ -35,7 +37,7 @@ def interleaved(
     """
     for contestant in contestants.values():
         jax.block_until_ready(contestant.run())
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    seconds: dict[Name, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, contestant in contestants.items():
             start = clock()
@@ -44,12 +46,12 @@ def interleaved(
     return seconds
 
 
-def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def medians(seconds: Mapping[Name, Sequence[float]]) -> dict[Name, float]:
     """Median over the repeats, by contestant."""
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def ratio(seconds: Mapping[str, Sequence[float]], slow: str, fast: str) -> float:
+def ratio(seconds: Mapping[Name, Sequence[float]], slow: Name, fast: Name) -> float:
     """Median over the repeats of `slow`'s time over `fast`'s time in the same repeat."""
     pairs = zip(seconds[slow], seconds[fast], strict=True)
     return statistics.median(a / b for a, b in pairs)
@@ -65,17 +67,26 @@ def split(jitted: Any, *args: Any) -> tuple[Any, dict[str, float]]:
     return compiled, {"lowering_s": middle - start, "compiling_s": end - middle}
 
 
+def version(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def machine() -> dict[str, Any]:
     """Where and when: date, processor, versions, JAX's device and default dtype."""
     device = jax.devices()[0]
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_average": os.getloadavg()[0],
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("jax", "jaxlib", "torch", "numpy")},
+        **{name: version(name) for name in ("jax", "jaxlib", "torch", "numpy")},
         "device": device.device_kind,
         "devices": jax.device_count(),
         "dtype": str(jnp.zeros(()).dtype),
@@ -104,14 +115,17 @@ def markdown(rows: Sequence[Mapping[str, object]]) -> str:
         )
         return f"| {' | '.join(padded)} |"
 
-    rule = ["-" * (width - 1) + (":" if right else "-") for width, right in zip(widths, numeric, strict=True)]
+    rule = [
+        "-" * (width - 1) + (":" if right else "-")
+        for width, right in zip(widths, numeric, strict=True)
+    ]
     return "\n".join([line(columns), line(rule), *map(line, cells)])
 
 
 def _cell(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else (
-        f"{value:.0f}" if isinstance(value, float) else str(value)
-    )
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _cpu_model() -> str:
@@ -119,10 +133,3 @@ def _cpu_model() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -1,15 +1,15 @@
 """Time of a training step beside PyTorch and plain JAX, and beside the machine's matrix products.
 
 `python -m benchmarks.training` trains the same networks on the same data by the schedule of
-Vardi et al. (2022) in every contestant, in turns, and writes `results/training.json`.
+Vardi et al. (2022), Section 6, in every contestant, in turns, and writes results/training.json.
 
-The useful rate counts the multiply-adds of the products that a step needs
-(`representations.step_flops`) over its whole time; its share is of the best float32 product of two
-1000 x 1000 matrices that NumPy, PyTorch or JAX reached in the same repeat.
+The useful rate of a step counts the operations of the products that it needs
+(`representations.step_flops`) over its whole time. Its share is of the rate of the fastest float32
+product of two 1000 x 1000 matrices that NumPy, PyTorch and JAX have, timed in the same repeats.
 """
 
 import argparse
-import statistics
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,34 +18,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from benchmarks import peers, timing
 from benchmarks.timing import Contestant
 from jaxkkt import datasets, networks, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.representations import GramDataset, Representation
+from jaxkkt.representations import GramDataset, GramParams
 from jaxkkt.training import State, Status
 
 PROTOCOL = training.paper_protocol()
-TRAJECTORY = 1000  # steps over which log losses are compared
-TOLERANCE = 1e-3
-SQUARES = (1000, 2048)
+TOLERANCE = 1e-3  # of `deviation`
 
-MAKERS: dict[str, dict[str, Callable[[Params, Dataset], peers.Advance]]] = {
-    "loop": {
-        "PyTorch loop": peers.torch_loop,
-        "PyTorch loop, loss read every 100 steps": partial(peers.torch_loop, check_every=100),
-    },
-    "batched": {"PyTorch batched": peers.torch_batched},
-    "vmap": {"jax.vmap": peers.jax_vmap},
+PEERS: dict[str, Callable[[Params, Dataset], peers.Advance]] = {
+    "loop": peers.torch_loop,
+    "loop-100": partial(peers.torch_loop, check_every=100),
+    "batched": peers.torch_batched,
+    "vmap": peers.jax_vmap,
+}
+TITLES = {
+    "jaxkkt": "jaxkkt",
+    "loop": "PyTorch loop",
+    "loop-100": "PyTorch loop, loss read every 100 steps",
+    "batched": "PyTorch batched",
+    "vmap": "jax.vmap",
 }
 
 
 class Case(NamedTuple):
-    """A size to measure: networks of one shape, the steps of one call, and what is aimed at.
+    """Networks of one size, the steps of one call, and what is aimed at.
 
-    `speedup` is over the PyTorch loop, `share` the useful rate over the best product's rate.
+    `speedup` is over the PyTorch loop, `share` of the useful rate in that of the best product.
     """
 
     dim: int
@@ -53,25 +57,17 @@ class Case(NamedTuple):
     width: int
     networks: int
     steps: int
-    speedup: float | None = None
+    speedup: float
     share: float | None = None
 
 
 CASES = (
-    Case(100, 10, 1000, 5, 1000, speedup=12),
-    Case(100, 100, 1000, 5, 300, speedup=3, share=0.5),
-    Case(200, 69, 1000, 5, 300, speedup=5),
-    Case(1000, 32, 1000, 5, 100, speedup=30),
-    Case(1000, 1000, 1000, 2, 10, speedup=2.4, share=0.85),
+    Case(100, 10, 1000, networks=5, steps=1000, speedup=12),
+    Case(100, 100, 1000, networks=5, steps=300, speedup=3, share=0.5),
+    Case(200, 69, 1000, networks=5, steps=300, speedup=5),
+    Case(1000, 32, 1000, networks=5, steps=100, speedup=30),
+    Case(1000, 1000, 1000, networks=2, steps=10, speedup=2.4, share=0.85),
 )
-
-
-class Batch(NamedTuple):
-    """The lanes of jaxkkt's contestant, encoded, before their first step."""
-
-    state: State
-    data: Dataset | GramDataset
-    representation: Representation
 
 
 def draw(case: Case) -> tuple[Params, Dataset]:
@@ -81,31 +77,37 @@ def draw(case: Case) -> tuple[Params, Dataset]:
     return params, jax.vmap(lambda key: datasets.sphere(key, case.samples, case.dim))(points)
 
 
-def prepare(params: Params, data: Dataset) -> Batch:
-    """What `training.train` sets up under vmap, in the cheapest exact representation."""
+def prepare(params: Params, data: Dataset) -> tuple[State, Dataset | GramDataset]:
+    """The states before the first step and the data, as `training.train` sets them up."""
     representation = PROTOCOL.representation_for(*data.x.shape[1:])
-    encode = jax.vmap(lambda p, x: representations.encode(p, x, representation))
-    position, encoded = encode(params, data)
+    position, encoded = jax.vmap(lambda p, x: representations.encode(p, x, representation))(
+        params, data
+    )
+    position = jax.tree.map(jnp.copy, position)  # `advance` gives its buffers away
     keys = jax.random.split(jax.random.key(0), len(data.y))
-    state = jax.vmap(lambda p, key: training.init(p, PROTOCOL, key))(position, keys)
-    return Batch(state, encoded, representation)
+    return jax.vmap(lambda p, key: training.init(p, PROTOCOL, key))(position, keys), encoded
 
 
 @partial(jax.jit, donate_argnums=0)
-def advance(state: State, data: Dataset | GramDataset, steps: int) -> State:
-    """All lanes by `steps` steps, each frozen where its stopping rule is met."""
+def advance(state: State, data: Dataset | GramDataset, steps: Any) -> State:
+    """All networks by `steps` steps, each frozen where it meets the stopping rule."""
 
-    def going(carry: tuple[Any, State]) -> Any:
+    def going(carry: tuple[Array, State]) -> Array:
         return (carry[0] < steps) & jnp.any(carry[1].status == Status.RUNNING)
 
-    return jax.lax.while_loop(going, lambda c: (c[0] + 1, _step(c[1], data)), (0, state))[1]
+    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
+        return carry[0] + 1, _step(carry[1], data)
+
+    return jax.lax.while_loop(going, body, (jnp.zeros((), jnp.int32), state))[1]
 
 
 @partial(jax.jit, static_argnames="steps")
-def trajectory(state: State, data: Dataset | GramDataset, steps: int) -> jax.Array:
-    """log L before each of the first steps, shape (networks, steps)."""
+def trajectory(
+    state: State, data: Dataset | GramDataset, steps: int
+) -> Float[Array, "networks steps"]:
+    """log L before each of the first steps."""
 
-    def record(state: State, _: None) -> tuple[State, jax.Array]:
+    def record(state: State, _: None) -> tuple[State, Array]:
         state = _step(state, data)
         return state, state.log_loss
 
@@ -118,105 +120,199 @@ def deviation(ours: Any, theirs: Any) -> float:
     return float(np.max(np.abs(a - b) / np.maximum(np.abs(b), 1)))
 
 
-def products(rows: int, inner: int, columns: int, lanes: int, seconds: float) -> dict[str, Contestant]:
-    """A float32 product (rows, inner) @ (inner, columns) in each lane, by NumPy, PyTorch and JAX.
+def products(size: int, columns: int, lanes: int, seconds: float) -> dict[str, Contestant]:
+    """float32 (size, size) @ (size, columns) in each lane, by every library there is.
 
-    The unit is one product; a call does as many as take about `seconds` at 200 GFLOP/s.
+    The unit is one lane's product; a call does as many as take `seconds` at 200 GFLOP/s,
+    or at 100 µs each if that is fewer.
     """
-    count = max(1, round(seconds * 2e11 / (2 * rows * inner * columns * lanes)))
     rng = np.random.default_rng(0)
-    a = rng.standard_normal((lanes, rows, inner), np.float32)
-    b = rng.standard_normal((lanes, inner, columns), np.float32)
-    found = {"JAX": _jax_product(a, b, count), "NumPy": _numpy_product(a, b, count)}
-    if timing.machine()["torch"] is not None:
-        found["PyTorch"] = _torch_product(a, b, count)
-    return {name: Contestant(run, count * lanes) for name, run in found.items()}
+    # Orthogonal, so that JAX may multiply over and over within one call: nothing grows.
+    a = np.linalg.qr(rng.standard_normal((lanes, size, size)))[0].astype(np.float32)
+    b = rng.standard_normal((lanes, size, columns)).astype(np.float32)
+    count = round(seconds * 2e11 / (2 * size * size * columns * lanes))
+    count = max(1, min(count, round(1e4 * seconds)))
 
+    @jax.jit
+    def chain(a: Array, b: Array) -> Array:
+        return jax.lax.fori_loop(0, count, lambda _, c: jnp.matmul(a, c, precision=PRECISION), b)
 
-def measure(case: Case, names: list[str], repeats: int, quick: bool) -> dict[str, Any]:
-    """Everything about one case, as it stands in the results file."""
-    params, data = draw(case)
-    start = prepare(params, data)
-    steps = max(2, case.steps // 10) if quick else case.steps
-    horizon = TRAJECTORY // 10 if quick else TRAJECTORY
+    def repeat(product: Callable[[], object]) -> None:
+        for _ in range(count):
+            product()
 
-    compiled, compile_seconds = timing.split(advance, start.state, start.data, steps)
-    lane = [jax.tree.map(jnp.array, start.state)]
-
-    def jaxkkt() -> Any:
-        lane[0] = compiled(lane[0], start.data, steps)
-        return lane[0]
-
-    units = steps * case.networks
-    contestants = {"jaxkkt": Contestant(jaxkkt, units)}
-    deviations = {}
-    ours = trajectory(start.state, start.data, horizon)
-    for group in names:
-        for name, make in MAKERS[group].items():
-            if not deviations or group != "loop":
-                deviations[name] = deviation(ours, make(params, data)(horizon))
-            contestants[name] = Contestant(partial(make(params, data), steps), units)
-
-    blink = 0.02 if quick else 0.1
-    shape = _operands(start, case)
-    for prefix, sizes in (("step's product", shape), ("square", (1000, 1000, 1000, 1))):
-        for name, contestant in products(*sizes, seconds=blink).items():
-            contestants[f"{prefix}, {name}"] = contestant
-
-    seconds = timing.interleaved(contestants, repeats)
-    median = timing.medians(seconds)
-    flops = representations.step_flops(start.representation, case.samples, case.width, case.dim)
-    square = min((n for n in seconds if n.startswith("square")), key=median.__getitem__)
-    product_flops = 2 * shape[0] * shape[1] * shape[2]
-    trained = {n: s for n, s in seconds.items() if "," not in n or n.startswith("PyTorch loop")}
-    loops = [n for n in trained if n.startswith("PyTorch loop")]
-    reference = min(loops, key=median.__getitem__) if loops else None
-    best = {n: 2e-9 * 1000**3 / t for n, t in median.items() if n.startswith("square")}
-    return {
-        "dim": case.dim,
-        "samples": case.samples,
-        "width": case.width,
-        "networks": case.networks,
-        "steps_per_repeat": steps,
-        "representation": start.representation,
-        "step_flops": flops,
-        **compile_seconds,
-        "microseconds_per_network_step": {n: 1e6 * median[n] for n in trained},
-        "times_slower_than_jaxkkt": {n: timing.ratio(seconds, n, "jaxkkt") for n in trained},
-        "reference": reference,
-        "trajectory_steps": horizon,
-        "trajectory_deviation": deviations,
-        "useful_gflops": 1e-9 * flops / median["jaxkkt"],
-        "square_gflops": best,
-        "product_shape": shape,
-        "product_gflops": {
-            n: 1e-9 * product_flops / t for n, t in median.items() if n.startswith("step's")
-        },
-        "useful_share": flops / 2e9 * timing.ratio(seconds, square, "jaxkkt"),
-        "product_time_share": timing.ratio(seconds, "step's product, JAX", "jaxkkt")
-        * (flops / product_flops),
-        "target_speedup": case.speedup,
-        "target_share": case.share,
-        "seconds": seconds,
+    runs = {
+        "JAX": partial(chain, jnp.asarray(a), jnp.asarray(b)),
+        "NumPy": partial(repeat, partial(np.matmul, a, b, out=np.empty_like(b))),
     }
+    if timing.version("torch"):
+        runs["PyTorch"] = partial(repeat, peers.torch_product(a, b))
+    return {name: Contestant(run, count * lanes) for name, run in runs.items()}
+
+
+def measure(case: Case, names: list[str], repeats: int, quick: bool = False) -> dict[str, Any]:
+    """One case as it stands in the results file; times in seconds, per network-step or product."""
+    scale = 10 if quick else 1
+    steps, horizon, blink = max(2, case.steps // scale), 1000 // scale, 0.1 / scale
+    params, data = draw(case)
+    start, encoded = prepare(params, data)
+    if not isinstance(start.position, GramParams):
+        raise ValueError(f"only cases of the Gram step can be measured, with m < 2 d: {case}")
+    lanes, size, width = start.position.preactivations.shape
+    flops = representations.step_flops("gram", case.samples, case.width, case.dim)
+    ours = trajectory(start, encoded, horizon)
+    deviations = {
+        name: deviation(ours, PEERS[name](params, data)(horizon))
+        for name in names
+        if name != "loop-100"
+    }
+
+    compiled, compile_times = timing.split(advance, start, encoded, steps)
+
+    def jaxkkt() -> State:
+        nonlocal start
+        start = compiled(start, encoded, steps)
+        return start
+
+    runs = {"jaxkkt": jaxkkt} | {n: partial(PEERS[n](params, data), steps) for n in names}
+    contestants = (
+        {("step", n): Contestant(run, steps * case.networks) for n, run in runs.items()}
+        | {("product", n): c for n, c in products(size, width, lanes, blink).items()}
+        | {("square", n): c for n, c in products(1000, 1000, 1, blink).items()}
+    )
+    seconds = timing.interleaved(contestants, repeats)
+    times: dict[str, dict[str, float]] = {"step": {}, "product": {}, "square": {}}
+    for (kind, name), median in timing.medians(seconds).items():
+        times[kind][name] = median
+    square = min(times["square"], key=times["square"].__getitem__)
+
+    def ratio(slow: tuple[str, str]) -> float:
+        return timing.ratio(seconds, slow, ("step", "jaxkkt"))
+
+    return {
+        **case._asdict(),
+        "steps": steps,
+        "step_flops": flops,
+        "times": times,
+        **compile_times,
+        "slower_than_jaxkkt": {name: ratio(("step", name)) for name in names},
+        "deviation_steps": horizon,
+        "deviations": deviations,
+        "log_loss_fall": float(jnp.max(ours[:, 0] - ours[:, -1])),
+        "gflops": {
+            "useful": flops / times["step"]["jaxkkt"] / 1e9,
+            "product": {n: flops / t / 1e9 for n, t in times["product"].items()},
+            "square": {n: 2 / t for n, t in times["square"].items()},
+        },
+        "useful_share": ratio(("square", square)) * flops / 2e9,
+        "product_share_of_time": ratio(("product", "JAX")),
+        "raw": {f"{kind} {name}": raw for (kind, name), raw in seconds.items()},
+    }
+
+
+def squares(repeats: int, seconds: float) -> dict[str, dict[str, float]]:
+    """GFLOP/s of float32 products of square matrices, by size and library."""
+    return {
+        str(n): {
+            name: 2e-9 * n**3 / median
+            for name, median in timing.medians(
+                timing.interleaved(products(n, n, 1, seconds), repeats)
+            ).items()
+        }
+        for n in (1000, 2048)
+    }
+
+
+def report(record: dict[str, Any]) -> str:
+    """The results as Markdown tables, each target marked met or not met."""
+    steps, rates, compiling = [], [], []
+    peak = max(record["squares"]["2048"].values())
+    horizon = record["cases"][0]["deviation_steps"]
+    for case in record["cases"]:
+        size = {"d, m, k": f"{case['dim']}, {case['samples']}, {case['width']}"}
+        slower, micro = case["slower_than_jaxkkt"], case["times"]["step"]
+        speedup = min((r for n, r in slower.items() if n.startswith("loop")), default=None)
+        loop = min((t for n, t in micro.items() if n.startswith("loop")), default=None)
+        steps.append(
+            size
+            | {"jaxkkt, µs": 1e6 * micro["jaxkkt"]}
+            | ({"PyTorch loop, µs": 1e6 * loop, "times": speedup} if loop else {})
+            | ({"target": _against(speedup, case["speedup"])} if speedup else {})
+            | {f"{TITLES[n]}, times": r for n, r in slower.items() if not n.startswith("loop")}
+            | {"log L falls by": case["log_loss_fall"]}
+            | {"and is off by": f"{max(case['deviations'].values(), default=0):.0e}"}
+        )
+        gflops, share = case["gflops"], case["useful_share"]
+        rates.append(
+            size
+            | {"useful GFLOP/s": gflops["useful"], "share of 1000²": share}
+            | {"target": _against(share, case["share"])}
+            | {"share of 2048²": gflops["useful"] / peak}
+            | {"time in the product": f"{case['product_share_of_time']:.0%}"}
+            | {f"product alone, {n}": rate for n, rate in gflops["product"].items()}
+        )
+        compiling.append(
+            size
+            | {"lowering, s": case["lowering_s"], "compiling, s": case["compiling_s"]}
+            | {"a call, s": micro["jaxkkt"] * case["steps"] * case["networks"]}
+        )
+    square = [{"size": f"{n}²", **by_library} for n, by_library in record["squares"].items()]
+    return "\n\n".join(
+        [
+            "Time of a step of one network. `times`: a peer's time over jaxkkt's, median over "
+            "interleaved pairs.\n`off by`: largest |a - b| / max(|b|, 1) of log L against any peer "
+            f"over the first {horizon} steps (at most {TOLERANCE:g}).",
+            timing.markdown(steps),
+            "Rates in GFLOP/s. Time outside the product goes into passes over (m, k) arrays and "
+            "the dispatch of operations.",
+            timing.markdown(rates),
+            timing.markdown(square),
+            timing.markdown(compiling),
+        ]
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    load = os.getloadavg()[0]
+    if load > 0.3:
+        print(f"load average {load:.1f}: other work slows some contestants more than others")
     cases = []
     for case in CASES:
-        print(f"measuring (d, m, k) = ({case.dim}, {case.samples}, {case.width}) ...", flush=True)
+        print(f"measuring d={case.dim} m={case.samples} k={case.width} ...", flush=True)
         cases.append(measure(case, options.peers, options.repeats, options.quick))
-    squares = {
-        str(n): {
-            name: 2e-9 * n**3 / seconds
-            for name, seconds in timing.medians(
-                timing.interleaved(products(n, n, n, 1, seconds=0.1), options.repeats)
-            ).items()
-        }
-        for n in SQUARES
+    record = {
+        "settings": {"repeats": options.repeats, "quick": options.quick, "load": load},
+        "cases": cases,
+        "squares": squares(options.repeats, 0.01 if options.quick else 0.1),
     }
-    settings = {"repeats": options.repeats, "quick": options.quick, "protocol": PROTOCOL.name}
-    record = {"settings": settings, "cases": cases, "square_gflops": squares}
-    print(report(record))
-    print(f"\nwritten to {timing.write('training', record, options.out)}")
+    path = timing.write("training", record, options.out)
+    print(f"\n{report(record)}\n\nwritten to {path}")
+
+
+def _step(state: State, data: Dataset | GramDataset) -> State:
+    return jax.vmap(lambda s, x: training.step(s, x, PROTOCOL))(state, data)
+
+
+def _against(value: float, target: float | None) -> str:
+    return "" if target is None else f"{target:g}, {'met' if value >= target else 'not met'}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training",
+        description="Time of a training step beside PyTorch, plain JAX and bare matrix products.",
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps, for a look")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of every contestant (7)")
+    parser.add_argument(
+        "--out", type=Path, default=timing.RESULTS, help="folder of training.json (%(default)s)"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="contestants (all)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 Size = int | Int[Array, ""]
+Scale = float | Float[Array, ""]
 
 # Every matrix product in the package names its precision: accelerators otherwise round
 # float32 operands to TF32 or bfloat16 without saying so.
@@ -57,7 +58,7 @@ def torch_linear(
     key: PRNGKeyArray,
     width: Size,
     dim: Size,
-    scale: Size | float = 1.0,
+    scale: Scale = 1.0,
     shape: tuple[int, int] | None = None,
 ) -> Params:
     """PyTorch's default for two `Linear` layers: uniform on +-1/sqrt(fan_in), times `scale`.
@@ -76,7 +77,7 @@ def gaussian(
     key: PRNGKeyArray,
     width: Size,
     dim: Size,
-    scale: Size | float = 1.0,
+    scale: Scale = 1.0,
     shape: tuple[int, int] | None = None,
 ) -> Params:
     """Normal draws of variance 1/fan_in, times `scale`: w, b ~ N(0, 1/d), v ~ N(0, 1/k).
@@ -129,7 +130,7 @@ def _draw(
     key: PRNGKeyArray,
     width: Size,
     dim: Size,
-    scale: Size | float,
+    scale: Scale,
     shape: tuple[int, int] | None,
 ) -> Params:
     k, d = check_sizes(shape, width=width, dimension=dim)

@@ -299,15 +299,19 @@ def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
         rise = jnp.sum(jnp.where(start + middle * slope > 0, weight * slope, 0))
         share = _ratio(values[n - 1], values[n - 1] - values[n])
         c = left + (right - left) * jnp.clip(share, 0, 1)
-        for _ in range(3):
-            c = jnp.clip(c - _ratio(ray.margin(c), rise), after, bracket)
-        return c
+
+        def polish(_: Array, c: Array) -> Array:
+            return jnp.clip(c - _ratio(ray.margin(c), rise), after, bracket)
+
+        return jax.lax.fori_loop(0, 3, polish, c)
 
     n = jnp.argmax(flipped)
     again = ~flipped & (jnp.arange(ends.size) > n)
-    flip = jnp.where(flipped[0], after, crossing(jnp.maximum(n, 1)))
+    # Both crossings as one batch: half the code to compile.
+    flip, unflip = jax.vmap(crossing)(jnp.stack([jnp.maximum(n, 1), jnp.argmax(again)]))
+    flip = jnp.where(flipped[0], after, flip)
     flip = jnp.where(jnp.any(flipped), flip, jnp.inf)
-    unflip = jnp.where(jnp.any(flipped) & jnp.any(again), crossing(jnp.argmax(again)), jnp.inf)
+    unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
     finite = jnp.all(jnp.isfinite(values))
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
 
@@ -322,7 +326,7 @@ def _flip(
 ) -> Flip:
     """The size and its status; NaN in place of a size that means nothing."""
     nothing = ~jnp.any(chosen) | jnp.all(direction == 0)
-    broken = jnp.isnan(size) & ~nothing
+    broken = jnp.isnan(size)
     for array in jax.tree.leaves((inputs, direction)):
         broken = broken | jnp.any(~jnp.isfinite(array))
     status = jnp.where(size < jnp.inf, FlipStatus.FLIPPED, FlipStatus.NO_FLIP)

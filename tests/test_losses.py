@@ -51,11 +51,11 @@ def exact_grid(loss):
     return [mpmath.log(v) for v in values], [s / v for s, v in zip(slopes, values, strict=True)]
 
 
-def errors(got, exact, absolute=0):
-    """|got - exact| over (absolute + |exact|), in units of float32's EPS."""
+def errors(got, exact, absolute=0, eps=EPS):
+    """|got - exact| over (absolute + |exact|), in units of `eps`."""
     return np.array(
         [
-            float(abs(mpmath.mpf(float(a)) - b) / (absolute + abs(b))) / EPS
+            float(abs(mpmath.mpf(float(a)) - b) / (absolute + abs(b))) / eps
             for a, b in zip(np.asarray(got), exact, strict=True)
         ]
     )
@@ -70,6 +70,18 @@ def test_sample_losses_match_mpmath(loss, transform):
     # absolute, and the logarithm adds its own relative one; the slope is a quotient of such two.
     assert errors(log_values, exact_values, absolute=1).max() < 3
     assert errors(slopes, exact_slopes).max() < 5
+
+
+@pytest.mark.usefixtures("float64")
+def test_logistic_in_float64():
+    grid = np.concatenate([np.linspace(-40, 60, 301), [np.nextafter(20, 0), np.nextafter(20, 21)]])
+    log_values, slopes = jax.jit(losses.logistic)(jnp.asarray(grid))
+    exact_values, exact_slopes = zip(*(exact_loss(q, losses.logistic) for q in grid), strict=True)
+    eps = float(np.finfo(np.float64).eps)
+    logs = [mpmath.log(v) for v in exact_values]
+    ratios = [s / v for s, v in zip(exact_slopes, exact_values, strict=True)]
+    assert errors(log_values, logs, absolute=1, eps=eps).max() < 3
+    assert errors(slopes, ratios, eps=eps).max() < 5
 
 
 def test_exponential_is_exact():
@@ -95,6 +107,15 @@ def test_log_loss_matches_mpmath(loss, centre):
     np.testing.assert_array_equal(weights, mean_weights)
 
 
+@pytest.mark.xfail(strict=True, reason="weights carry the rounding of log L: 1.7% at 1e6")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("centre", [1e4, 1e6])
+def test_weights_are_accurate_at_large_margins(loss, centre):
+    margins = np.float32(centre) + OFFSETS
+    _, weights = losses.log_loss(jnp.asarray(margins), loss)
+    assert errors(weights, exact_log_loss(margins, loss)[1]).max() < 16
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("exponent", [-30, -300, -3000])
 def test_log_loss_far_below_the_smallest_float(loss, exponent):
@@ -111,8 +132,9 @@ def test_log_loss_far_below_the_smallest_float(loss, exponent):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("masked", [-1e3, -1.0, 0.0, 25.0, 1e6])
-def test_masked_samples_take_no_part(loss, masked):
-    real = np.array([0.5, -2.0, 3.0], np.float32)
+@pytest.mark.parametrize("centre", [0, 5000])
+def test_masked_samples_take_no_part(loss, masked, centre):
+    real = np.array([0.5, -2.0, 3.0], np.float32) + np.float32(centre)
     margins = jnp.asarray([real[0], masked, real[1], real[2], masked], jnp.float32)
     mask = jnp.array([True, False, True, True, False])
     exact, exact_weights = exact_log_loss(real, loss)
@@ -156,4 +178,4 @@ def test_unknown_reduction_is_refused(unchecked):
 
 
 def test_losses_are_listed_by_name():
-    assert losses.LOSSES == {"exponential": losses.exponential, "logistic": losses.logistic}
+    assert {"exponential": losses.exponential, "logistic": losses.logistic} == losses.LOSSES

@@ -2,6 +2,6 @@
 
 from jaxkkt.engine.results import Summary, summarize
 from jaxkkt.engine.specs import Run, grid
-from jaxkkt.engine.sweep import Plan, plan_sweep, sweep
+from jaxkkt.engine.driver import Plan, plan_sweep, sweep
 
 __all__ = ["Plan", "Run", "Summary", "grid", "plan_sweep", "summarize", "sweep"]

@@ -1,0 +1,174 @@
+"""The benchmarks' peers train as jaxkkt does, and their timing and records are right."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import peers, timing, training
+from benchmarks.timing import Contestant
+from benchmarks.training import Case
+
+SMALL = Case(20, 12, 50, networks=2, steps=20, speedup=1, share=0.5)
+STEPS = 220  # two changes of the learning rate
+# log L falls by 0.02 in these steps, so the benchmark's own tolerance would tell too little.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """PyTorch's threads wait for each other by spinning, for long where the cores are shared."""
+    if timing.version("torch") is None:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return training.draw(SMALL)
+
+
+@pytest.fixture(scope="module")
+def ours(drawn):
+    return training.trajectory(*training.prepare(*drawn), STEPS)
+
+
+@pytest.mark.parametrize("name", training.PEERS)
+def test_peers_follow_the_same_trajectory(name, drawn, ours):
+    if name != "vmap":
+        pytest.importorskip("torch")
+    advance = training.PEERS[name](*drawn)
+    theirs = np.concatenate([advance(STEPS - 100), advance(100)], axis=1)  # resumes where it was
+    assert theirs.shape == (SMALL.networks, STEPS)
+    assert training.deviation(ours, theirs) < TOLERANCE
+    assert np.all(np.diff(theirs) < 0)
+
+
+def test_the_trajectory_shows_the_growth_of_the_learning_rate(drawn, ours, monkeypatch):
+    """A peer whose learning rate stands still is told apart: the comparison can fail."""
+    monkeypatch.setattr(peers, "GROWTH", 1.0)
+    assert training.deviation(ours, peers.jax_vmap(*drawn)(STEPS)) > 50 * TOLERANCE
+
+
+def test_advance_ends_where_the_trajectory_does(drawn, ours):
+    state = training.advance(*training.prepare(*drawn), STEPS)
+    np.testing.assert_allclose(state.log_loss, ours[:, -1], rtol=1e-6)
+    assert state.steps.tolist() == [STEPS] * SMALL.networks
+
+
+def test_torch_loop_stops_at_the_target(drawn, monkeypatch):
+    pytest.importorskip("torch")
+    params, data = drawn
+    monkeypatch.setattr(peers, "TARGET", 1e3)
+    one = jax.tree.map(lambda a: a[:1], (params, data))
+    assert peers.torch_loop(*one)(STEPS).shape == (1, 1)
+
+
+def test_torch_is_asked_for_by_name(drawn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("loop", "batched"):
+        with pytest.raises(ImportError, match=r"pip install -e '\.\[benchmarks\]'"):
+            training.PEERS[name](*drawn)
+
+
+def test_torch_is_imported_only_by_its_peers():
+    code = "import sys, benchmarks.training; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_deviation_is_relative_but_absolute_near_zero():
+    assert training.deviation([100.0, 2.0], [101.0, 2.0]) == pytest.approx(1 / 101)
+    assert training.deviation([1e-3], [-1e-3]) == pytest.approx(2e-3)
+
+
+def test_interleaved_takes_turns_and_divides_by_the_units():
+    now, calls = [0.0], []
+
+    def contestant(name, durations, units):
+        left = itertools.chain([1000.0], durations)  # the untimed call is the slowest
+
+        def run():
+            calls.append(name)
+            now[0] += next(left)
+
+        return Contestant(run, units)
+
+    contestants = {"a": contestant("a", [2, 4, 18], 2), "b": contestant("b", [4, 12, 27], 1)}
+    seconds = timing.interleaved(contestants, 3, clock=lambda: now[0])
+    assert calls == ["a", "b"] * 4
+    assert seconds == {"a": [1, 2, 9], "b": [4, 12, 27]}
+    assert timing.medians(seconds) == {"a": 2, "b": 12}
+    assert timing.ratio(seconds, "b", "a") == 4  # of 4, 6, 3: not 12 / 2
+
+
+def test_interleaved_waits_for_the_result():
+    waited = []
+
+    class Pending:
+        def block_until_ready(self):
+            waited.append(True)
+
+    timing.interleaved({"a": Contestant(Pending, 1)}, 2)
+    assert len(waited) == 3
+
+
+@pytest.mark.parametrize("library", ["JAX", "NumPy", "PyTorch"])
+def test_products_are_those_of_the_shape(library):
+    if library == "PyTorch":
+        pytest.importorskip("torch")
+    contestant = training.products(8, 24, lanes=3, seconds=1e-6)[library]
+    assert contestant.units % 3 == 0
+    result = contestant.run()
+    if library == "JAX":
+        assert result.shape == (3, 8, 24)
+        assert result.dtype == np.float32
+        # orthogonal factors: columns keep their norm however often they are multiplied
+        b = np.random.default_rng(0)
+        b.standard_normal((3, 8, 8))
+        start = np.linalg.norm(b.standard_normal((3, 8, 24)), axis=1)
+        np.testing.assert_allclose(np.linalg.norm(result, axis=1), start, rtol=1e-4)
+
+
+def test_a_case_is_written_read_and_reported(tmp_path):
+    case = training.measure(SMALL, ["vmap"], repeats=2, quick=True)
+    squares = {n: {"JAX": 1.0} for n in ("1000", "2048")}
+    record = {"settings": {}, "cases": [case], "squares": squares}
+    path = timing.write("training", record, tmp_path / "new")
+    read = json.loads(path.read_text())
+    assert read["cases"] == json.loads(json.dumps(record["cases"]))
+    assert set(read["machine"]) >= {
+        "date", "cpu", "cores", "platform", "python", "jax", "jaxlib", "torch", "numpy", "device",
+        "dtype",
+    }  # fmt: skip
+    assert read["machine"]["dtype"] == "float32"
+    assert read["machine"]["cpu"]
+    assert case["deviations"]["vmap"] < training.TOLERANCE
+    assert case["lowering_s"] > 0
+    assert case["compiling_s"] > 0
+    assert case["step_flops"] == 2 * 12 * 12 * 50
+    assert len(case["raw"]["step jaxkkt"]) == 2
+    text = training.report(read)
+    assert "20, 12, 50" in text
+    assert "0.5, not met" in text
+
+
+def test_targets_are_marked():
+    assert training._against(3.0, 3) == "3, met"
+    assert training._against(2.99, 3) == "3, not met"
+    assert training._against(1.0, None) == ""
+
+
+def test_markdown_aligns_and_rounds():
+    assert timing.markdown([{"n": 1.23456, "name": "a"}, {"n": 12345.6, "name": "bcdef"}]) == (
+        "|     n | name  |\n| ----: | ----- |\n|  1.23 | a     |\n| 12346 | bcdef |"
+    )

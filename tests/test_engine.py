@@ -1,0 +1,335 @@
+"""The engine: plans, lanes, stores and results."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import chex
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt.engine import lanes, results
+from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
+from jaxkkt.engine.lanes import Row, Tally, compile_bucket, draw, run_bucket
+from jaxkkt.engine.store import Store
+from jaxkkt.training import Status
+
+FLOW = jk.flow_protocol()
+
+
+def mixed_grid() -> list[jk.Run]:
+    return [
+        *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5]),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], init_scale=[0.5]),
+        *jk.grid(d=[9], alpha=[1.0], width=[20], seed=[3], data=["gaussian"]),
+    ]
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seed": -1}, "seed must be at least 0, got -1"),
+            ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
+            ({"seed": True}, "seed must be an integer, got True"),
+            ({"seed": 1.0}, "seed must be an integer, got 1.0"),
+            ({"width": 0}, "width must be at least 1, got 0"),
+            ({"d": 0}, "d must be at least 1, got 0"),
+            ({"samples": 1}, "samples must be at least 2, got 1"),
+            ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
+            ({"data": "cube"}, "unknown data 'cube': choose from"),
+            ({"init_scale": float("nan")}, "init_scale must be positive and finite, got nan"),
+        ],
+    )
+    @pytest.mark.usefixtures("unchecked")
+    def test_refuses(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            replace(jk.Run(d=5, samples=4, width=3, seed=0), **change)
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_numpy_integers_are_integers(self):
+        assert jk.Run(np.int64(5), 4, 3, np.uint8(7)).name == jk.Run(5, 4, 3, 7).name
+
+    def test_keys_differ_wherever_a_draw_should(self):
+        base = jk.Run(d=5, samples=4, width=3, seed=0)
+        bits = lambda key: tuple(jax.random.key_data(key).tolist())  # noqa: E731
+        for field, value in (("d", 6), ("samples", 5), ("seed", 1), ("data", "gaussian")):
+            assert bits(replace(base, **{field: value}).data_key()) != bits(base.data_key())
+        for field, value in (("d", 6), ("width", 4), ("seed", 1), ("initialization", "gaussian")):
+            assert bits(replace(base, **{field: value}).init_key()) != bits(base.init_key())
+        assert bits(base.data_key()) != bits(base.init_key())
+        assert bits(replace(base, width=9).data_key()) == bits(base.data_key())
+
+
+class TestGrid:
+    def test_sample_counts_are_rounded_powers(self):
+        runs = jk.grid(d=[100, 200], alpha=[0.8, 1.2], seed=[0])
+        assert [r.samples for r in runs] == [40, 251, 69, 577]
+
+    def test_names_are_unique(self):
+        runs = mixed_grid()
+        assert len({r.name for r in runs}) == len(runs)
+
+    @pytest.mark.parametrize(
+        ("axes", "message"),
+        [
+            ({"d": [5]}, "exactly one of `alpha` and `samples`"),
+            ({"d": [5], "alpha": [1.0], "samples": [4]}, "exactly one of"),
+            ({"d": [], "alpha": [1.0]}, "no values for d"),
+            ({"d": [5], "alpha": [1.0], "seed": []}, "no values for seed"),
+        ],
+    )
+    def test_refuses(self, axes, message):
+        with pytest.raises(ValueError, match=message):
+            jk.grid(**axes)
+
+
+class TestPlan:
+    def test_every_run_has_one_place_that_holds_it(self):
+        runs = mixed_grid()
+        buckets = plan(runs, FLOW)
+        assert sorted(r.name for b in buckets for r in b.runs) == sorted(r.name for r in runs)
+        for b in buckets:
+            assert b.lanes >= 2
+            for r in b.runs:
+                assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
+                assert r.loss == b.loss
+                assert b.representation == FLOW.representation_for(r.samples, r.d)
+
+    def test_padding_is_bounded_and_shapes_are_shared(self):
+        runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
+        buckets = plan(runs, FLOW)
+        shapes = {(r.samples, r.d, r.width) for r in runs}
+        assert 0 < padding_share(buckets) <= LARGEST_PADDING_SHARE
+        assert len(buckets) < len(shapes) / 2
+
+    def test_depends_on_the_runs_and_not_their_order(self):
+        runs = mixed_grid()
+        assert plan(runs, FLOW) == plan(runs[::-1], FLOW)
+
+    def test_mini_batches_and_full_batches_are_kept_apart(self):
+        protocol = jk.paper_protocol(batch_size=10)
+        buckets = plan(jk.grid(d=[8], alpha=[1.0, 1.2], seed=[0]), protocol)
+        assert [b.samples for b in buckets] == [8, 12]
+
+    def test_describes_the_cost(self):
+        text = jk.plan_sweep(mixed_grid()).describe()
+        for word in ("runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
+            assert word in text
+
+
+class TestRuns:
+    def test_draws_come_from_the_run_alone(self):
+        run = jk.Run(d=9, samples=7, width=5, seed=3, init_scale=0.5)
+        params, data = draw(run)
+        alone = jk.datasets.sphere(run.data_key(), 7, 9)
+        start = jk.networks.torch_linear(run.init_key(), 5, 9, 0.5)
+        # Equal up to the rounding of a compiled and an uncompiled division.
+        chex.assert_trees_all_close(data, jax.device_get(alone), rtol=1e-6)
+        chex.assert_trees_all_close(params, jax.device_get(start), rtol=1e-6)
+
+    def test_rows_equal_runs_trained_alone(self):
+        runs = mixed_grid()
+        table = jk.sweep(runs, progress=False)
+        steps = []
+        for run in runs:
+            params, data = jax.device_put(draw(run))
+            alone = jk.train(params, *data, jk.flow_protocol(run.loss))
+            fields = {k: v for k, v in run.fields().items() if k in table.dims}
+            row = table.sel(fields)
+            assert row.status == alone.status == Status.CONVERGED
+            # Padding changes rounding, and rounding the step at which kinks are crossed.
+            assert abs(int(row.steps) - int(alone.steps)) <= 0.02 * int(alone.steps)
+            margins = jk.networks.margins(alone.params, *data)
+            chosen = jk.perturbations.on_margin(margins)
+            direction = jk.perturbations.universal_direction(*data, chosen)
+            flip = jk.perturbations.flip_sizes_exact(alone.params, *data, direction, chosen)
+            assert float(row.flip_size_exact) == pytest.approx(float(flip.size), rel=5e-3)
+            assert float(row.flip_size) == pytest.approx(float(row.flip_size_exact), rel=1e-5)
+            assert float(row.on_margin_share) == pytest.approx(float(chosen.mean()))
+            assert int(row.off_margin_count) == int((~chosen).sum())
+            steps.append(int(row.steps))
+        assert len(set(steps)) > 3
+
+    def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
+        """A single run, a partial batch and another order give the bits of the whole bucket."""
+        runs = jk.grid(d=[8], alpha=[0.8, 1.0], width=[20], seed=range(4))
+        bucket = replace(plan(runs, FLOW)[0], lanes=3)
+        programs = compile_bucket(bucket, FLOW, [jk.flips()])
+
+        def rows(some):
+            found = run_bucket(bucket, some, programs, FLOW.expected_steps, Tally())
+            return {row.run: row.values for row in found}
+
+        whole = rows(bucket.runs)
+        assert rows(bucket.runs[::-1]) == whole
+        assert rows(bucket.runs[3:6]) == {run: whole[run] for run in bucket.runs[3:6]}
+        assert rows(bucket.runs[4:5]) == {bucket.runs[4]: whole[bucket.runs[4]]}
+
+    def test_bits_do_not_depend_on_the_chunk_length(self, monkeypatch):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
+        first = jk.sweep(runs, progress=False)
+        monkeypatch.setattr(lanes, "FIRST_CHUNK", 7)
+        monkeypatch.setattr(lanes, "CHUNK_SECONDS", 1e-6)
+        xr.testing.assert_identical(jk.sweep(runs, progress=False), first)
+
+    def test_lane_steps_are_counted(self):
+        runs = jk.grid(d=[8], alpha=[0.8, 1.0], width=[20], seed=range(4))
+        bucket = replace(plan(runs, FLOW)[0], lanes=2)
+        programs = compile_bucket(bucket, FLOW, [jk.flips()])
+        tally = Tally()
+        rows = list(run_bucket(bucket, bucket.runs, programs, FLOW.expected_steps, tally))
+        assert tally.useful_steps == sum(row.values["steps"] + 1 for row in rows)
+        assert tally.useful_steps <= tally.lane_steps
+        assert tally.useful_share() > 0.7
+
+    def test_failed_runs_have_a_status_and_no_numbers(self):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
+        protocol = jk.Protocol(jk.optimizers.loss_scaled(1e6), name="far too fast")
+        table = jk.sweep(runs, protocol, progress=False)
+        assert (table.status == Status.DIVERGED).all()
+        assert np.isnan(table.flip_size).all()
+        assert np.isnan(table.flip_size_exact).all()
+        summary = jk.summarize(table, "flip_size")
+        assert np.isnan(summary.mean).all()
+        assert (summary.used == 0).all()
+        assert (summary.excluded == 3).all()
+
+    def test_runs_given_twice_run_once(self):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
+        with pytest.warns(UserWarning, match="1 runs were given twice and run once"):
+            table = jk.sweep(runs + runs, progress=False)
+        assert table.status.size == 1
+
+    def test_no_runs_is_an_error(self):
+        with pytest.raises(ValueError, match="the grid is empty"):
+            jk.sweep([])
+
+
+CRASH = """
+import os, signal, sys
+import jaxkkt as jk
+from jaxkkt.engine.store import Store
+
+save, landed = Store.save, []
+def crash(self, row):
+    save(self, row)
+    landed.append(row)
+    if len(landed) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+Store.save = crash
+jk.sweep(jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3)), store=sys.argv[1])
+"""
+
+
+class TestStore:
+    runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
+
+    def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(self, tmp_path):
+        runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+        whole = jk.sweep(runs, store=tmp_path / "whole", progress=False)
+        for count in (2, 3):
+            code = subprocess.run(
+                [sys.executable, "-c", CRASH, tmp_path / "killed", str(count)],
+                env=os.environ | {"TQDM_DISABLE": "1"},
+                check=False,
+                capture_output=True,
+            ).returncode
+            assert code == -signal.SIGKILL
+        assert len(list((tmp_path / "killed" / "rows").glob("*.json"))) == 5
+        resumed = jk.sweep(runs, store=tmp_path / "killed", progress=False)
+        xr.testing.assert_identical(resumed, whole)
+        for path in (tmp_path / "whole" / "rows").iterdir():
+            assert (tmp_path / "killed" / "rows" / path.name).read_bytes() == path.read_bytes()
+
+    def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
+        first = jk.sweep(self.runs, store=tmp_path, progress=False)
+        monkeypatch.setattr("jaxkkt.engine.driver.compile_bucket", None)
+        xr.testing.assert_identical(jk.sweep(self.runs, store=tmp_path, progress=False), first)
+
+    def test_results_file_opens_as_the_dataset(self, tmp_path):
+        table = jk.sweep(self.runs, store=tmp_path, progress=False)
+        with xr.open_dataset(tmp_path / "results.nc") as opened:
+            xr.testing.assert_equal(opened, table)
+            assert opened.flip_size.attrs["units"]
+            assert "jaxlib" in opened.attrs["versions"]
+
+    def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
+        jk.sweep(self.runs, store=tmp_path, progress=False)
+        with pytest.raises(ValueError, match=r"protocol.name: 'flow.*0.0075.*' in the folder, 'flow"):
+            jk.sweep(self.runs, jk.flow_protocol(delta=0.01), store=tmp_path, progress=False)
+        with pytest.raises(ValueError, match=r"measurements: .*slack=1.1.*slack=1.2"):
+            jk.sweep(self.runs, measurements=[jk.flips(1.2)], store=tmp_path, progress=False)
+        with pytest.raises(ValueError, match="runs: 3 in the folder, 2 now"):
+            jk.sweep(self.runs[:2], store=tmp_path, progress=False)
+
+    def test_folder_of_something_else_is_refused(self, tmp_path):
+        (tmp_path / "rows").mkdir()
+        with pytest.raises(ValueError, match=r"holds rows but no settings.json"):
+            Store(tmp_path, {})
+
+    @pytest.mark.parametrize("damage", [lambda b: b[:20], lambda b: b"", lambda b: b[:-3] + b"9}}"])
+    def test_damaged_rows_are_set_aside(self, tmp_path, damage):
+        row = Row(self.runs[0], {"flip_size": 1.25, "status": 1})
+        store = Store(tmp_path, {})
+        store.save(row)
+        assert store.load(self.runs) == {row.run: row}
+        path = tmp_path / "rows" / f"{row.run.name}.json"
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.warns(UserWarning, match="is damaged .* set aside, the run is repeated"):
+            assert store.load(self.runs) == {}
+        assert not path.exists()
+
+    def test_numbers_survive_exactly(self, tmp_path):
+        values = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3}
+        store = Store(tmp_path, {})
+        store.save(Row(self.runs[0], values))
+        assert store.load(self.runs)[self.runs[0]].values == values
+
+    def test_leftovers_are_cleaned(self, tmp_path):
+        Store(tmp_path, {})
+        (tmp_path / "rows" / "x.json.part").write_text("half")
+        Store(tmp_path, {})
+        assert not list(tmp_path.rglob("*.part"))
+
+
+class TestResults:
+    def table(self):
+        rows = [
+            Row(run, {"c": float(run.d + run.seed), "status": 1 if run.seed else 4, "steps": 5})
+            for run in jk.grid(d=[4, 6], samples=[3], width=[2], seed=range(3))
+        ]
+        rows[4].values["c"] = float("inf")
+        return results.to_dataset(rows, {"c": {"units": "u"}}, {"protocol": "p"})
+
+    def test_missing_combinations_are_nan_with_a_status(self):
+        rows = [
+            Row(jk.Run(4, 3, 2, 0), {"c": 1.0, "status": 1}),
+            Row(jk.Run(5, 3, 7, 0), {"c": 2.0, "status": 1}),
+        ]
+        table = results.to_dataset(rows, {}, {})
+        assert table.status.sel(d=4, width=7, seed=0, samples=3) == results.NOT_RUN
+        assert np.isnan(table.c.sel(d=4, width=7, seed=0, samples=3))
+        assert table.c.sel(d=5, width=7, seed=0, samples=3) == 2
+
+    def test_means_leave_out_and_count_what_failed(self):
+        summary = jk.summarize(self.table(), "c")
+        assert summary.mean.values.ravel().tolist() == [5.5, 8.0]
+        assert summary.std.values.ravel().tolist() == [0.5, 0.0]
+        assert summary.used.values.ravel().tolist() == [2, 1]
+        assert summary.excluded.values.ravel().tolist() == [1, 2]
+
+    def test_unknown_variable_lists_what_exists(self):
+        with pytest.raises(ValueError, match=r"no variable 'k': choose from \['c', 'status'"):
+            jk.summarize(self.table(), "k")
+
+    def test_rows_are_json_whatever_numpy_gave(self):
+        table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[4], seed=[0]), progress=False)
+        assert json.dumps(table.to_dict()["attrs"])

@@ -1,0 +1,69 @@
+"""What is drawn, read back from the axes."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import jaxkkt as jk
+from jaxkkt.engine import results
+from jaxkkt.engine.lanes import Row
+
+
+@pytest.fixture
+def ax():
+    figure, ax = plt.subplots()
+    yield ax
+    plt.close(figure)
+
+
+def table():
+    rows = [
+        Row(run, {"c": run.d * run.alpha + run.seed, "status": 1 if run.d < 9 else 4})
+        for run in jk.grid(d=[4, 8, 9], alpha=[0.5, 1.0], width=[3], seed=range(3))
+    ]
+    return results.to_dataset(rows, {}, {})
+
+
+def test_mean_and_band_leave_out_failed_runs(ax):
+    jk.plotting.mean_band(ax, table().sel(alpha=0.5, width=3), "c")
+    (line,) = ax.lines
+    np.testing.assert_allclose(line.get_xydata(), [[4, 3], [8, 5]])
+    corners = ax.collections[0].get_paths()[0].vertices
+    std = np.std([0, 1, 2])
+    assert corners[:, 1].min() == pytest.approx(3 - std)
+    assert corners[:, 1].max() == pytest.approx(5 + std)
+
+
+def test_one_line_a_value_with_its_name(ax):
+    jk.plotting.families(ax, table().sel(width=3), "c", by="alpha", symbol="$a$")
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["$a$ = 0.5", "$a$ = 1"]
+
+
+def test_sqrt_line(ax):
+    jk.plotting.sqrt_d(ax, np.array([4, 9]))
+    x, y = ax.lines[0].get_data()
+    np.testing.assert_allclose(y, np.sqrt(x))
+    assert (x[0], x[-1]) == (4, 9)
+
+
+def test_left_over_dimensions_are_refused(ax):
+    with pytest.raises(ValueError, match=r"c still has the dimensions \['alpha', 'width'\]"):
+        jk.plotting.mean_band(ax, table(), "c")
+
+
+def test_flip_curve_draws_every_sample(ax):
+    jk.plotting.flip_curve(ax, np.arange(4.0), np.arange(12.0).reshape(4, 3))
+    assert len(ax.lines) == 3 + 1
+
+
+def test_style_and_files(tmp_path):
+    with plt.style.context(jk.plotting.STYLE):
+        figure, ax = plt.subplots()
+        assert figure.get_size_inches().tolist() == [3.4, 2.6]
+        paths = jk.plotting.save(figure, tmp_path / "a")
+    assert [p.name for p in paths] == ["a.png", "a.pdf"]
+    assert all(p.stat().st_size > 1000 for p in paths)

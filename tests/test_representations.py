@@ -1,0 +1,245 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxkkt import datasets, losses, networks, optimizers, representations, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.training import Protocol
+
+REPRESENTATIONS = ["plain", "span", "gram"]
+LOSSES = ["exponential", "logistic"]
+OPTIMIZERS = {
+    "flow": optimizers.log_loss_time(0.05),
+    "paper": optimizers.paper_schedule(3e-3, every=20),
+    "loss_scaled": optimizers.loss_scaled(optax.exponential_decay(0.02, 50, 0.7)),
+    "momentum": optimizers.linear(optax.sgd(0.006, momentum=0.8)),
+}
+FEW, MANY = (4, 9, 11), (12, 7, 10)  # m < d and d < m < 2d, with width
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def problem(m, d, k):
+    """Points whose mean, scales and labels are all lopsided."""
+    x, _ = datasets.gaussian(jax.random.key(0), m, d)
+    x = (x + 0.3) * jnp.linspace(0.5, 2.0, d)[None]
+    y = jnp.where(jnp.arange(m) % 3 == 1, -1, 1).astype(x.dtype)
+    return networks.gaussian(jax.random.key(1), k, d, 1.3), Dataset(x, y)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("padding", [(0, 0, 0), (3, 2, 4)])
+def test_gradient_matches_autodiff(loss, padding):
+    m, d, k = MANY
+    params, data = problem(m, d, k)
+    data = datasets.pad(data, m + padding[0], d + padding[1])
+    params = networks.pad(params, k + padding[2], d + padding[1])
+
+    def value(params):
+        real = data.y != 0
+        return losses.log_loss(networks.margins(params, *data), losses.LOSSES[loss], real)[0]
+
+    @jax.jit
+    def both(params):
+        here = representations.gradient(params, data, losses.LOSSES[loss])
+        log_loss, slopes = jax.value_and_grad(value)(params)
+        return here, log_loss, slopes, networks.squared_norm(slopes)
+
+    got, log_loss, slopes, squared_norm = both(params)
+    np.testing.assert_allclose(got.log_loss, log_loss, rtol=1e-13)
+    for a, b in zip(got.gradient, slopes, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(got.squared_norm, squared_norm, rtol=1e-12)
+    margins = np.asarray(networks.margins(params, *data))[:m]
+    np.testing.assert_allclose(got.min_margin, margins.min(), rtol=1e-13)
+    assert margins.min() < 0 < margins.max()
+    assert not got.dead
+
+
+@pytest.mark.parametrize("name", ["plain", "gram"])  # a rotation would round the zero
+def test_a_neuron_at_zero_preactivation_does_not_pull(name):
+    # The second neuron is exactly 0 on the second sample; the third sample is padding.
+    params = networks.Params(
+        jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -2.0]), jnp.array([3.0, -1.0])
+    )
+    data = Dataset(jnp.array([[1.0, 4.0], [-0.5, 2.0], [0.0, 0.0]]), jnp.array([1.0, -1.0, 0.0]))
+    position, encoded = representations.encode(params, data, name)
+    here = representations.gradient(position, encoded, losses.exponential)
+    # Margins 6 - 2 = 4 and -1.5: only the first neuron sees the second sample.
+    np.testing.assert_allclose(here.min_margin, -1.5, rtol=1e-6)
+    p = 1 / (1 + np.exp(-1.5 - 4))  # the weight of the second sample
+    on_v = [-(1 - p) * 2 + p * 0.5, -(1 - p) * 2]
+    np.testing.assert_allclose(here.gradient.v, on_v, rtol=1e-5)
+    on_b = [3 * (p - (1 - p)), 1 - p]
+    on_w = [[3 * (-(1 - p) - 0.5 * p), 3 * (2 * p - 4 * (1 - p))], [1 - p, 4 * (1 - p)]]
+    squared = np.sum(np.square(on_b)) + np.sum(np.square(on_w)) + np.sum(np.square(on_v))
+    np.testing.assert_allclose(here.squared_norm, squared, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_the_smallest_margin_leaves_padding_out(name):
+    params = networks.Params(jnp.eye(2), jnp.zeros(2), jnp.array([3.0, -1.0]))
+    data = datasets.pad(Dataset(jnp.array([[1.0, 0.0], [0.0, 2.5]]), jnp.array([1.0, -1.0])), 4, 2)
+    position, encoded = representations.encode(params, data, name)
+    here = representations.gradient(position, encoded, losses.exponential)
+    np.testing.assert_allclose(here.min_margin, 2.5, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("sizes", [FEW, MANY])
+def test_all_representations_see_the_same_loss_and_gradient_norm(sizes):
+    params, data = problem(*sizes)
+
+    @jax.jit
+    def gradients(params, data):
+        return [
+            representations.gradient(
+                *representations.encode(params, data, name), losses.logistic
+            )._replace(gradient=None)
+            for name in REPRESENTATIONS
+        ]
+
+    plain, *others = gradients(params, data)
+    for other in others:
+        for got, expected in zip(jax.tree.leaves(other), jax.tree.leaves(plain), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-11)
+
+
+def trajectories(params, data, optimizer, loss, steps):
+    """Log loss and decoded parameters before each step, in each representation."""
+
+    def trajectory(name):
+        protocol = Protocol(optimizer, loss, target_log_loss=-1e6, representation=name)
+        position, encoded = representations.encode(params, data, name)
+        state = training.init(position, protocol, jax.random.key(0))
+
+        def advance(state, _):
+            new = training.step(state, encoded, protocol)
+            return new, (new.log_loss, state.position)
+
+        last, (log_losses, positions) = jax.lax.scan(advance, state, length=steps)
+        decode = jax.vmap(lambda p: representations.decode(p, params, data, name))
+        return last.steps, log_losses, decode(positions)
+
+    runs = jax.jit(lambda: [trajectory(name) for name in REPRESENTATIONS])()
+    assert [taken for taken, _, _ in runs] == [steps] * 3
+    return [run[1:] for run in runs]
+
+
+CASES = [
+    (name, LOSSES[(i + j) % 2], sizes)
+    for i, name in enumerate(OPTIMIZERS)
+    for j, sizes in enumerate((FEW, MANY))
+]
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("optimizer", "loss", "sizes"), CASES)
+def test_representations_follow_the_plain_trajectory(optimizer, loss, sizes):
+    params, data = problem(*sizes)
+    runs = trajectories(params, data, OPTIMIZERS[optimizer], loss, 200)
+    log_losses, plain = runs[0]
+    assert log_losses[-1] < log_losses[0] - 0.2
+    assert np.abs(plain.w[-1] - plain.w[0]).max() > 0.05
+    for other, decoded in runs[1:]:
+        # Rounding at 2e-16 a step, grown where margins oscillate; a wrong step is off by 1e-3.
+        np.testing.assert_allclose(other, log_losses, rtol=1e-8, atol=1e-8)
+        for got, expected in zip(decoded, plain, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_representations_agree_in_float32():
+    params, data = problem(*FEW)
+    runs = trajectories(params, data, OPTIMIZERS["flow"], "exponential", 60)
+    log_losses, plain = runs[0]
+    for other, decoded in runs[1:]:
+        assert other.dtype == decoded.w.dtype == jnp.float32
+        np.testing.assert_allclose(other, log_losses, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(decoded.w, plain.w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("sizes", [FEW, MANY, (5, 2, 3)])
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_decode_undoes_encode(name, sizes):
+    params, data = problem(*sizes)
+
+    @jax.jit
+    def round_trip(params, data):
+        position, encoded = representations.encode(params, data, name)
+        return encoded, representations.decode(position, params, data, name)
+
+    encoded, decoded = round_trip(params, data)
+    for got, expected in zip(decoded, params, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-14)
+    expected_shape = {
+        "plain": (sizes[0], sizes[1]),
+        "span": (sizes[0], min(sizes[:2])),
+        "gram": (sizes[0], sizes[0]),
+    }[name]
+    assert encoded[0].shape == expected_shape
+    np.testing.assert_array_equal(encoded.y, data.y)
+
+
+@pytest.mark.parametrize("name", ["span", "gram"])
+def test_compression_is_refused_for_optimizers_that_are_not_linear(name):
+    message = f"the representation '{name}' is exact only for linear optimizers: use 'plain'"
+    with pytest.raises(ValueError, match=message):
+        Protocol(optax.adam(0.1), representation=name)
+    with pytest.raises(ValueError, match=message):
+        Protocol(optax.sgd(0.1), representation=name)  # linear, but not declared so
+    Protocol(optimizers.linear(optax.sgd(0.1)), representation=name)
+    Protocol(optax.adam(0.1), representation="plain")
+
+
+def test_gram_is_refused_for_mini_batches():
+    protocol = Protocol(OPTIMIZERS["flow"], batch_size=5, representation="gram")
+    message = "'gram' needs full batches, but 6 samples come in batches of 5: use 'plain' or 'span'"
+    with pytest.raises(ValueError, match=message):
+        protocol.representation_for(6, 20)
+    assert protocol.representation_for(5, 20) == "gram"
+    params, data = problem(6, 9, 4)
+    with pytest.raises(ValueError, match=message):
+        training.train(params, *data, protocol, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("m", "d", "linear", "full_batch", "expected"),
+    [
+        (10, 100, True, True, "gram"),
+        (199, 100, True, True, "gram"),
+        (200, 100, True, True, "plain"),
+        (300, 100, True, True, "plain"),
+        (10, 100, True, False, "span"),
+        (99, 100, True, False, "span"),
+        (100, 100, True, False, "plain"),
+        (150, 100, True, False, "plain"),
+        (10, 100, False, True, "plain"),
+        (10, 100, False, False, "plain"),
+    ],
+)
+def test_the_cheapest_representation_is_chosen(m, d, linear, full_batch, expected):
+    assert representations.cheapest(m, d, linear=linear, full_batch=full_batch) == expected
+    optimizer = OPTIMIZERS["paper"] if linear else optax.adam(0.1)
+    protocol = Protocol(optimizer, batch_size=None if full_batch else m - 1)
+    assert protocol.representation_for(m, d) == expected
+    if linear:
+        exact = REPRESENTATIONS if full_batch else ["plain", "span"]
+        flops = {name: representations.step_flops(name, m, 7, d) for name in exact}
+        assert flops[expected] == min(flops.values())
+
+
+def test_flops_of_a_step():
+    assert representations.step_flops("plain", 10, 7, 30) == 4 * 10 * 7 * 30
+    assert representations.step_flops("span", 10, 7, 30) == 4 * 10 * 7 * 10
+    assert representations.step_flops("span", 40, 7, 30) == 4 * 40 * 7 * 30
+    assert representations.step_flops("gram", 10, 7, 30) == 2 * 10 * 10 * 7
+
+
+def test_a_set_representation_is_used():
+    for name in REPRESENTATIONS:
+        assert Protocol(OPTIMIZERS["flow"], representation=name).representation_for(4, 9) == name

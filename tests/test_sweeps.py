@@ -1,0 +1,132 @@
+"""The study of Vardi et al. (2022): command line, claims, panels."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt.engine import results
+from jaxkkt.engine.lanes import Row
+from sweeps import vardi_claims, vardi_figures
+
+TINY = ["--d", "8", "12", "--alpha", "0.5", "1.0", "--width", "10", "20", "--seeds", "2"]
+
+
+def synthetic(flip_size=1.0, share=1.0, **axes) -> xr.Dataset:
+    """Results of made-up numbers over the grid of `axes`; values may be functions of the run."""
+    rows = []
+    for run in jk.grid(seed=range(2), **axes):
+        value, part = (f(run) if callable(f) else f for f in (flip_size, share))
+        values = {"flip_size_exact": value, "on_margin_share": part, "status": 1, "steps": 1}
+        rows.append(Row(run, {**values, "off_margin_count": run.samples * (1 - part)}))
+    return results.to_dataset(rows, {}, {})
+
+
+def verdicts(table: xr.Dataset) -> dict[str, bool]:
+    return {claim.text: claim.holds for claim in vardi_claims.claims(table)}
+
+
+class TestClaims:
+    def test_flip_sizes_against_sqrt_d(self):
+        axes = {"d": [100, 400], "alpha": [0.5, 1.0], "width": [1000]}
+        below, much = "c stays below sqrt(d)", "c is much smaller than sqrt(d)"
+        assert verdicts(synthetic(lambda r: 0.4 * r.d**0.5, **axes))[much]
+        half = verdicts(synthetic(lambda r: 0.6 * r.d**0.5, **axes))
+        assert half[below]
+        assert not half[much]
+        one_above = verdicts(synthetic(lambda r: 11.0 if r.d == 100 else 0.1, **axes))
+        assert not one_above[below]
+        assert one_above[much]
+
+    def test_shares_on_the_margin(self):
+        axes = {"d": [50, 100], "alpha": [0.5, 1.2], "width": [1000]}
+        found = verdicts(synthetic(share=lambda r: 0.9 if r.d == 50 else 0.95, **axes))
+        assert not found["m = d^0.5: every sample is on the margin"]
+        assert found["m = d^1.2: at least 92% of the samples are on the margin"]
+        assert not found["m = d^1.2: at least 92% of the samples are on the margin (d < 100: ours)"]
+
+    def test_widths(self):
+        text = "the width has no significant effect on c"
+        axes = {"d": [100], "alpha": [1.0], "width": [100, 1000, 8000]}
+        assert verdicts(synthetic(lambda r: 2 + r.width / 1e5, **axes))[text]
+        assert not verdicts(synthetic(lambda r: 2 + r.width / 1e4, **axes))[text]
+        assert text not in verdicts(synthetic(d=[100], alpha=[1.0], width=[1000]))
+
+    def test_other_loss_and_data(self):
+        axes = {"d": [100], "alpha": [1.0], "width": [1000], "loss": ["exponential", "logistic"]}
+        text = "the logistic loss gives similar results"
+        assert verdicts(synthetic(lambda r: 1.05 if r.loss == "logistic" else 1.0, **axes))[text]
+        assert not verdicts(synthetic(lambda r: 1.2 if r.loss == "logistic" else 1.0, **axes))[text]
+        axes = {"d": [100], "alpha": [1.0], "width": [1000], "data": ["gaussian", "sphere"]}
+        text = "Gaussian data, x of variance 1/d, gives similar results"
+        # |x| is 10 on this sphere and 1 for Gaussian data: a tenth of the size is the same.
+        assert verdicts(synthetic(lambda r: 0.2 if r.data == "gaussian" else 2.0, **axes))[text]
+        assert not verdicts(synthetic(2.0, **axes))[text]
+
+    def test_failed_runs_are_left_out_and_counted(self):
+        table = synthetic(1.0, d=[100], alpha=[1.0], width=[1000])
+        table.status[0, 0, 0, 0] = jk.Status.DIVERGED
+        table.flip_size_exact[0, 0, 0, 0] = 1e9
+        text = vardi_claims.claims_table(table)
+        assert "2 runs: 1 converged, 1 diverged" in text
+        assert "largest mean c/sqrt(d): 0.10" in text
+
+
+class TestCommandLine:
+    def test_leaves_rows_panels_and_claims(self, tmp_path, capsys):
+        assert vardi_figures.main([*TINY, "--out", str(tmp_path), "--quiet"]) == 0
+        table = xr.load_dataset(tmp_path / "results.nc")
+        assert dict(table.sizes) == {"d": 2, "alpha": 2, "width": 2, "seed": 2}
+        for name in ("flip_size", "flip_size_exact", "on_margin_share", "off_margin_count"):
+            assert np.isfinite(table[name]).all()
+            assert table[name].attrs["long_name"]
+            assert table[name].attrs["units"]
+        for panel in ("1a", "1b", "2a", "2b"):
+            for suffix in ("png", "pdf"):
+                assert (tmp_path / f"figure{panel}.{suffix}").stat().st_size > 5000
+        printed = capsys.readouterr().out
+        assert printed.strip() == (tmp_path / "claims.md").read_text().strip()
+        assert "16 runs: 16 converged" in printed
+
+    def test_dry_run_prints_the_plan_and_writes_nothing(self, tmp_path, capsys):
+        out = tmp_path / "none"
+        assert vardi_figures.main(["--preset", "paper", "--dry-run", "--out", str(out)]) == 0
+        printed = capsys.readouterr().err
+        for word in ("550 runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
+            assert word in printed
+        assert not out.exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--preset", "huge"], "invalid choice: 'huge' (choose from 'quick', 'paper')"),
+            (["--widht", "5"], "--width"),
+            (["--loss", "hinge"], "choose from 'exponential', 'logistic'"),
+        ],
+    )
+    def test_misspelled_options_list_what_exists(self, arguments, message, capsys):
+        with pytest.raises(SystemExit, match="2"):
+            vardi_figures.main(arguments)
+        assert message in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--d", "0"], "d must be at least 1"),
+            (["--seeds", "0"], "no values for seed"),
+            (["--d", "4", "--init-scale", "-1"], "init_scale must be positive"),
+            (["--d", "4", "--slack", "0.5"], "slack must be at least 1, got 0.5"),
+        ],
+    )
+    def test_bad_values_are_one_line_and_code_2(self, arguments, message, tmp_path, capsys):
+        assert vardi_figures.main([*arguments, "--out", str(tmp_path / "x")]) == 2
+        assert f"error: {message}" in capsys.readouterr().err
+
+    def test_presets(self):
+        quick, paper = vardi_figures.preset("quick"), vardi_figures.preset("paper")
+        assert len(quick) == len(set(quick)) == 138
+        assert len(paper) == len(set(paper)) == 550
+        assert {r.d for r in paper} == set(range(100, 1001, 100))
+        assert {r.alpha for r in quick} == {r.alpha for r in paper} == {0.5, 0.8, 1.0, 1.2, 1.5}
+        assert len({r.d for r in quick}) >= 5
+        assert max(r.samples for r in paper) == 31623
