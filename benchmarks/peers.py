@@ -61,13 +61,17 @@ def torch_loop(params: Params, data: Dataset, check_every: int = 1) -> Advance:
 
 
 def torch_batched(params: Params, data: Dataset) -> Advance:
-    """PyTorch, all networks in each product, with the gradient written out.
+    """PyTorch, all networks in each product, the gradient written out, buffers used again.
 
-    Without a stopping rule, in its favour.
+    Without a stopping rule, in its favour. Autograd over the same products, or new buffers every
+    step, took up to twice the time.
     """
     torch = _torch()
     x, y = (_tensors(torch, a) for a in data)
     w, b, v = (_tensors(torch, a) for a in params)
+    weights, inputs = w.mT.contiguous(), x.mT.contiguous()
+    hidden = x.new_empty(*y.shape, v.shape[1])
+    on_pre = torch.empty_like(hidden)
     done = 0
 
     @torch.no_grad()
@@ -76,13 +80,13 @@ def torch_batched(params: Params, data: Dataset) -> Advance:
         log_losses = []
         for step in range(done, done + steps):
             rate = LEARNING_RATE * GROWTH ** (step // EVERY)
-            hidden = torch.baddbmm(b[:, None], x, w.mT).relu_()
+            torch.baddbmm(b[:, None], x, weights, out=hidden).relu_()
             losses = torch.exp(-y * torch.bmm(hidden, v[:, :, None])[:, :, 0])
             log_losses.append(losses.sum(1).log())
-            pull = losses.mul_(y)[:, None]  # minus the derivative by the outputs
-            on_v = torch.bmm(pull, hidden)[:, 0]
-            on_pre = torch.where(hidden > 0, pull.mT * v[:, None], 0)
-            w.baddbmm_(on_pre.mT, x, alpha=rate)
+            pull = losses.mul_(y)  # minus the derivative by the outputs
+            on_v = torch.bmm(pull[:, None], hidden)[:, 0]
+            torch.mul(pull[:, :, None], v[:, None], out=on_pre).mul_(hidden > 0)
+            weights.baddbmm_(inputs, on_pre, alpha=rate)
             b.add_(on_pre.sum(1), alpha=rate)
             v.add_(on_v, alpha=rate)
         done += steps

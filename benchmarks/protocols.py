@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dict[str, object]]:
+def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dict[str, Any]]:
     """One record an alpha: how far `first` is from `second` in c, share on the margin and steps."""
     a, b = results[first], results[second]
     both = (a.status == Status.CONVERGED) & (b.status == Status.CONVERGED)
@@ -71,7 +72,7 @@ def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dic
     return records
 
 
-def table(records: Sequence[dict[str, object]]) -> str:
+def table(records: Sequence[dict[str, Any]]) -> str:
     return markdown(
         [
             {

@@ -71,13 +71,11 @@ def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
     if m < 1 or d < 1:
         raise ValueError(f"x needs at least one sample and one dimension, got shape {(m, d)}")
     if np.shape(y) != (m,):
-        raise ValueError(
-            f"y must have one label per sample, shape ({m},), got {np.shape(y)}"
-        )
+        raise ValueError(f"y must have one label per sample, shape ({m},), got {np.shape(y)}")
     for name, array in (("x", x), ("y", y)):
         if not np.issubdtype(array.dtype, np.floating):
             raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
-        if array.dtype == np.float64 and not jax.config.jax_enable_x64:
+        if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
             raise ValueError(
                 f"{name} is float64, which JAX would round to float32: pass float32, or call "
                 "jax.config.update('jax_enable_x64', True) first"
@@ -103,16 +101,20 @@ def _draw(
     if not isinstance(samples, jax.core.Tracer) and samples < 2:
         raise ValueError(f"need at least 2 samples, one of each label, got {samples}")
     m, d = check_sizes(shape, samples=samples, dimension=dim)
-    live = jnp.arange(m) < samples
+    live = jnp.arange(m, dtype=jnp.int32) < samples
+    columns = jnp.arange(d, dtype=jnp.int32) < dim
+
+    key_x, key_y = jax.random.split(key)
 
     # A row's draws, and so the data, do not depend on how many rows and columns are padded on.
     def row(i: Array) -> tuple[Array, Array]:
-        row_key = jax.random.fold_in(key, i)
-        normals = jax.random.normal(row_key, (d,))
-        return normals, jax.random.bits(jax.random.fold_in(row_key, 1), dtype="uint32")
+        return (
+            jax.random.normal(jax.random.fold_in(key_x, i), (d,)),
+            jax.random.bits(jax.random.fold_in(key_y, i), dtype="uint32"),
+        )
 
     x, bits = jax.vmap(row)(jnp.arange(m))
-    draws = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1  # 32 label draws a sample
+    draws = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)[None]) & 1  # 32 label draws a sample
     y = jnp.where(live[:, None], 2 * draws.astype(x.dtype) - 1, 0)
-    first_with_both = jnp.argmax(jnp.abs(y.sum(axis=0)) < samples)
-    return jnp.where(live[:, None] & (jnp.arange(d) < dim), x, 0), y[:, first_with_both]
+    first_with_both = jnp.argmax((y.max(axis=0) > 0) & (y.min(axis=0) < 0))
+    return jnp.where(live[:, None] & columns[None], x, 0), y[:, first_with_both]

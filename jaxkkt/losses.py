@@ -57,7 +57,8 @@ def log_loss(
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)
     total = jax.nn.logsumexp(log_values)
-    weights = jnp.exp(log_values - total) * slopes
+    # Not exp(log_values - total), which carries the rounding of a large log L.
+    weights = jax.nn.softmax(log_values) * slopes
     if reduction == "mean":
         count = margins.shape[0] if mask is None else jnp.sum(mask)
         total = total - jnp.log(count).astype(total.dtype)

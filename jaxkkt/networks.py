@@ -34,7 +34,8 @@ class Params(NamedTuple):
 
 def preactivations(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m k"]:
     """w_j . x_i + b_j for every sample and neuron."""
-    return jnp.dot(x, params.w.T, precision=PRECISION) + params.b
+    pre = jnp.dot(x, params.w.T, precision=PRECISION)
+    return pre + jnp.broadcast_to(params.b, pre.shape)
 
 
 def apply(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m"]:
@@ -42,16 +43,14 @@ def apply(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m"]:
     return jnp.dot(relu(preactivations(params, x)), params.v, precision=PRECISION)
 
 
-def margins(
-    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]
-) -> Float[Array, " m"]:
+def margins(params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]) -> Float[Array, " m"]:
     """q_i = y_i N(x_i); positive where the sample is classified correctly."""
     return y * apply(params, x)
 
 
 def squared_norm(params: Params) -> Float[Array, ""]:
     """||theta||^2 = sum_j ||w_j||^2 + b_j^2 + v_j^2."""
-    return sum((jnp.vdot(p, p, precision=PRECISION) for p in params), jnp.zeros(()))
+    return sum((jnp.vdot(p, p, precision=PRECISION) for p in params), jnp.zeros((), params.v.dtype))
 
 
 def torch_linear(
@@ -139,11 +138,12 @@ def _draw(
         return draw(jax.random.fold_in(key, j), (d + 2,))
 
     rows = jax.vmap(row)(jnp.arange(k))
-    live = jnp.arange(k) < width
+    live = jnp.arange(k, dtype=jnp.int32) < width
+    columns = jnp.arange(d, dtype=jnp.int32) < dim
     # The draws of b and v come first: those of w then do not move when d grows.
     b, v, w = rows[:, 0], rows[:, 1], rows[:, 2:]
     return Params(
-        w=jnp.where(live[:, None] & (jnp.arange(d) < dim), w, 0) * (scale / jnp.sqrt(dim)),
+        w=jnp.where(live[:, None] & columns[None], w, 0) * (scale / jnp.sqrt(dim)),
         b=jnp.where(live, b, 0) * (scale / jnp.sqrt(dim)),
         v=jnp.where(live, v, 0) * (scale / jnp.sqrt(width)),
     )

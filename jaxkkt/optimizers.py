@@ -34,7 +34,7 @@ def linear(transformation: optax.GradientTransformation) -> LinearTransformation
 
 
 class CountState(NamedTuple):
-    count: Int[Array, ""]
+    steps: Int[Array, ""]
 
 
 def loss_scaled(learning_rate: float | optax.Schedule) -> LinearTransformation:
@@ -59,12 +59,17 @@ def paper_schedule(
     """
     _require_positive("learning_rate", learning_rate)
     _require_positive("growth", growth)
-    _require_positive("every", every)
-    return _descent(lambda count: jnp.log(learning_rate) + jnp.log(growth) * (count // every))
+    if not (isinstance(every, int) and every >= 1):
+        raise ValueError(f"every must be a whole number of steps, at least 1, got {every!r}")
+
+    def log_learning_rate(count: Array) -> Array:
+        return jnp.log(learning_rate) + jnp.log(growth) * (count // every).astype(float)
+
+    return _descent(log_learning_rate)
 
 
 class LogLossTimeState(NamedTuple):
-    count: Int[Array, ""]
+    steps: Int[Array, ""]
     first_log_loss: Float[Array, ""]
     last_log_loss: Float[Array, ""]
     step_size: Float[Array, ""]
@@ -79,12 +84,15 @@ def log_loss_time(
     whatever the scale of the problem. The flow slows down as 1/s, hence h = delta (1 + s) with
     s the fall of log L so far, up to `largest`. Where a step realizes less than the share
     `realized` of h the margins have begun to oscillate, and h is multiplied by
-    1 + gain (share - realized), at least 0.7 and at most 1.1 a step, but h stays above delta. (Where neurons slide along
-    kinks the realized share is below 1 for every h, so it is not asked to be near 1.)
-    `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
+    1 + gain (share - realized), at least 0.7 and at most 1.1 a step; but never below delta.
+    Where neurons slide along kinks the realized share is well below 1 for every h, so it is not
+    asked to be near 1. `python -m benchmarks.protocols` measures how close this comes to
+    `paper_schedule`.
     """
     for name, value in (("delta", delta), ("largest", largest), ("gain", gain)):
         _require_positive(name, value)
+    if largest < delta:
+        raise ValueError(f"largest must be at least delta = {delta}, got {largest}")
     if not 0 <= realized < 1:
         raise ValueError(f"realized must be in [0, 1), got {realized}")
 
@@ -101,14 +109,14 @@ def log_loss_time(
         squared_norm: Array,
         **_: Any,
     ) -> tuple[Any, LogLossTimeState]:
-        first = state.count == 0
+        first = state.steps == 0
         first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
         share = jnp.where(first, 1, (state.last_log_loss - log_loss) / state.step_size)
         factor = jnp.clip(1 + gain * (share - realized), 0.7, 1.1)
         ceiling = jnp.minimum(delta * (1 + first_log_loss - log_loss), largest)
         h = jnp.maximum(jnp.minimum(state.step_size * factor, ceiling), delta)
-        scale = -h / squared_norm
-        new = LogLossTimeState(state.count + 1, first_log_loss, log_loss, h)
+        scale = -h / jnp.where(squared_norm == 0, 1, squared_norm)  # no gradient, no step
+        new = LogLossTimeState(state.steps + 1, first_log_loss, log_loss, h)
         return jax.tree.map(lambda g: scale * g, updates), new
 
     return LinearTransformation(init, update)
@@ -121,8 +129,9 @@ def _descent(log_learning_rate: Callable[[Array], Array]) -> LinearTransformatio
     def update(
         updates: Any, state: CountState, params: Any = None, *, log_loss: Array, **_: Any
     ) -> tuple[Any, CountState]:
-        scale = -jnp.exp(log_learning_rate(state.count) + log_loss)
-        return jax.tree.map(lambda g: scale * g, updates), CountState(state.count + 1)
+        log_rate = log_learning_rate(state.steps).astype(log_loss.dtype)
+        scale = -jnp.exp(log_rate + log_loss)
+        return jax.tree.map(lambda g: scale * g, updates), CountState(state.steps + 1)
 
     return LinearTransformation(init, update)
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import SampleLoss, log_loss
-from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.networks import PRECISION, Params, preactivations, relu, squared_norm
 
 Representation = Literal["plain", "span", "gram"]
 
@@ -55,9 +55,7 @@ class Gradient(NamedTuple):
     dead: Bool[Array, ""]
 
 
-def cheapest(
-    samples: int, dim: int, *, linear: bool, full_batch: bool
-) -> Representation:
+def cheapest(samples: int, dim: int, *, linear: bool, full_batch: bool) -> Representation:
     """The exact representation with the fewest operations a step.
 
     A mini-batch step in the Gram representation would still move all m preactivations, so
@@ -112,28 +110,32 @@ def gradient(
     position: Params | GramParams, data: Dataset | GramDataset, loss: SampleLoss
 ) -> Gradient:
     """log L and grad log L; samples with y = 0 are padding and take no part."""
-    gram = isinstance(position, GramParams)
-    pre = position.preactivations if gram else preactivations(position, data.x)
-    active = pre > 0
-    hidden = relu(pre)
+    if isinstance(position, GramParams):
+        pre = position.preactivations
+    else:
+        assert isinstance(data, Dataset)
+        pre = preactivations(position, data.x)
+    active, hidden, real = pre > 0, relu(pre), data.y != 0
     margins = data.y * jnp.dot(hidden, position.v, precision=PRECISION)
-    real = data.y != 0
     value, weights = log_loss(margins, loss, mask=real)
     pull = -weights * data.y  # d log L / d N(x_i)
-    # d log L / d preactivation_ij
-    on_pre = jnp.where(active, pull[:, None] * position.v, 0)
+    on_pre = jnp.where(active, pull[:, None] * position.v[None], 0)
     on_v = jnp.dot(pull, hidden, precision=PRECISION)
-    if gram:
+    grads: Params | GramParams
+    if isinstance(data, GramDataset):
         on_all_pre = jnp.dot(data.gram, on_pre, precision=PRECISION)
         grads = GramParams(on_pre, on_all_pre, on_v)
         squared = _dot(on_pre, on_all_pre) + _dot(on_v, on_v)
     else:
-        on_w = jnp.dot(on_pre.T, data.x, precision=PRECISION)
-        grads = Params(on_w, on_pre.sum(axis=0), on_v)
-        squared = _dot(on_w, on_w) + _dot(grads.b, grads.b) + _dot(on_v, on_v)
-    # Hidden outputs are nonnegative: where every sum of them is zero, so are they.
-    dead = jnp.all(margins == 0) & jnp.all(on_v == 0)
-    return Gradient(value, grads, squared, jnp.min(jnp.where(real, margins, jnp.inf)), dead)
+        grads = Params(jnp.dot(on_pre.T, data.x, precision=PRECISION), on_pre.sum(axis=0), on_v)
+        squared = squared_norm(grads)
+    return Gradient(
+        log_loss=value,
+        gradient=grads,
+        squared_norm=squared,
+        min_margin=jnp.min(jnp.where(real, margins, jnp.inf)),
+        dead=~jnp.any(active & real[:, None]),
+    )
 
 
 def _dot(a: Array, b: Array) -> Array:

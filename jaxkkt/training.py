@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from math import isfinite, log
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -41,7 +42,10 @@ _SENTENCES = {
         "a sample was still misclassified at the step cap: use a wider network or more steps, "
         "and look for equal points with opposite labels"
     ),
-    Status.DIVERGED: "the loss became NaN or infinite: lower the learning rate or delta",
+    Status.DIVERGED: (
+        "the loss became NaN or infinite: lower the learning rate or delta, or use a wider network "
+        "if no neuron is active on some sample"
+    ),
     Status.STALLED: "the gradient is exactly zero: no neuron is active on any sample",
 }
 
@@ -54,7 +58,7 @@ class Protocol:
 
     Training stops when log L <= `target_log_loss` (the sum over the samples) or after `max_steps`.
     Mini-batches are drawn from a new shuffle every epoch when there are more than `batch_size`
-    samples; their stopping rule reads the loss summed over the epoch's batches.
+    samples; their stopping rule reads the loss summed over the epoch's batches as they went by.
     `representation` is "auto" (the cheapest exact one) or a name from `representations`.
     `expected_steps` is a guess for planning, `name` stands for the protocol in records and must
     tell its settings apart.
@@ -107,6 +111,7 @@ class Protocol:
         return representations.cheapest(samples, dim, linear=linear, full_batch=full_batch)
 
 
+@cache
 def flow_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
     delta: float = 0.0075,
@@ -119,6 +124,7 @@ def flow_protocol(
     return Protocol(optimizer, loss, None, max_steps=max_steps, name=name, **settings)
 
 
+@cache
 def paper_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
     batch_size: int = 5000,
@@ -159,7 +165,7 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
     dtype = position.v.dtype
     return State(
         position=position,
-        optimizer=protocol.optimizer.init(position),  # type: ignore[arg-type]
+        optimizer=protocol.optimizer.init(position),
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
@@ -178,15 +184,17 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
         here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
         total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
 
+        here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
+
     status = _status(here, complete & (total <= protocol.target_log_loss), state.steps, protocol)
     updates, optimizer_state = optax.with_extra_args_support(protocol.optimizer).update(
-        here.gradient,  # type: ignore[arg-type]
+        here.gradient,
         state.optimizer,
-        state.position,  # type: ignore[arg-type]
+        state.position,
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
     )
-    moved = (optax.apply_updates(state.position, updates), optimizer_state, state.steps + 1)  # type: ignore[arg-type]
+    moved = (optax.apply_updates(state.position, updates), optimizer_state, state.steps + 1)
     stayed = (state.position, state.optimizer, state.steps)
     running = state.status == Status.RUNNING
     going = running & (status == Status.RUNNING)
@@ -201,10 +209,20 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
     )
 
 
+def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
+    """The state with log L and status of all samples, where the last step saw a mini-batch."""
+    if protocol.full_batch(data.y.shape[0]):
+        return state
+    here = representations.gradient(state.position, data, LOSSES[protocol.loss])
+    capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
+    status = jnp.where(capped, _at_cap(here), state.status).astype(jnp.int32)
+    return state._replace(log_loss=here.log_loss, status=status)
+
+
 def train(
     params: Params,
-    x: Float[Array, "m d"],
-    y: Float[Array, " m"],
+    x: Float[Array | np.ndarray, "m d"],
+    y: Float[Array | np.ndarray, " m"],
     protocol: Protocol | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Result:
@@ -217,14 +235,16 @@ def train(
     protocol = flow_protocol() if protocol is None else protocol
     if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
         datasets.validate(x, y)
-    if params.w.shape[-1] != x.shape[-1]:
+    k, d = params.v.shape[0], x.shape[1]
+    if k < 1 or (params.w.shape, params.b.shape) != ((k, d), (k,)):
         raise ValueError(
-            f"params.w has shape {params.w.shape} for inputs of dimension {params.w.shape[-1]}, "
-            f"but x has dimension {x.shape[-1]}"
+            f"a network on inputs of dimension {d} needs w (k, {d}), b (k,), v (k,) with k >= 1, "
+            f"got w {params.w.shape}, b {params.b.shape}, v {params.v.shape}"
         )
     if not protocol.full_batch(x.shape[0]) and key is None:
         raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
-    return _train(params, Dataset(x, y), protocol, jax.random.key(0) if key is None else key)
+    data = Dataset(jnp.asarray(x), jnp.asarray(y))
+    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
 
 
 @partial(jax.jit, static_argnames="protocol")
@@ -236,6 +256,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
         lambda state: step(state, encoded, protocol),
         init(position, protocol, key),
     )
+    state = finish(state, encoded, protocol)
     trained = representations.decode(state.position, params, data, representation)
     return Result(trained, state.log_loss, state.steps, state.status)
 
@@ -243,22 +264,23 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
 def _status(
     here: representations.Gradient, reached: Array, steps: Array, protocol: Protocol
 ) -> Array:
-    at_cap = jnp.where(here.min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
-    status = jnp.where(steps >= protocol.max_steps, at_cap, Status.RUNNING)
+    status = jnp.where(steps >= protocol.max_steps, _at_cap(here), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)
     return jnp.where(jnp.isfinite(here.log_loss), status, Status.DIVERGED).astype(jnp.int32)
 
 
-def _mini_batch(
-    state: State, data: Dataset, protocol: Protocol
-) -> tuple[Dataset, Array, Array]:
+def _at_cap(here: representations.Gradient) -> Array:
+    return jnp.where(here.min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
+
+
+def _mini_batch(state: State, data: Dataset, protocol: Protocol) -> tuple[Dataset, Array, Array]:
     """The batch at this step of its epoch's shuffle; whether it is the epoch's first and last."""
     size = protocol.batch_size
     assert size is not None
     m = data.y.shape[0]
     real = data.y != 0
-    batches = -(-jnp.sum(real) // size)
+    batches = -(-jnp.sum(real, dtype=jnp.int32) // size)
     epoch, i = state.steps // batches, state.steps % batches
     draws = jax.random.uniform(jax.random.fold_in(state.key, epoch), (m,))
     order = jnp.argsort(jnp.where(real, draws, 2.0))  # padding last

@@ -91,7 +91,9 @@ def _flip_sizes(results: xr.Dataset) -> list[Claim]:
     ratios = {a: c / np.sqrt(c.d) for a, c in _by_alpha(results, "flip_size_exact").items()}
     largest = {a: float(r[-1]) for a, r in ratios.items()}
     everywhere = max(float(r.max()) for r in ratios.values())
-    listed = ", ".join(f"{r:.2f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items())
+    listed = ", ".join(
+        f"{r:.2f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
+    )
     return [
         Claim("c stays below sqrt(d)", f"largest mean c/sqrt(d): {everywhere:.2f}", everywhere < 1),
         Claim(
@@ -108,7 +110,9 @@ def _on_margin(results: xr.Dataset) -> list[Claim]:
     if 0.5 in shares:
         least = float(shares[0.5].min())
         found.append(
-            Claim("m = d^0.5: every sample is on the margin", f"least share {least:.3f}", least == 1)
+            Claim(
+                "m = d^0.5: every sample is on the margin", f"least share {least:.3f}", least == 1
+            )
         )
     for alpha, share in shares.items():
         if alpha == 0.5:
@@ -155,12 +159,12 @@ def _alike(base: xr.Dataset, variant: xr.Dataset, other: str) -> Claim:
     unit = np.sqrt(base.d) if other == "gaussian" else 1.0
     ratio = (variant.flip_size_exact * unit / base.flip_size_exact).where(both)
     share = abs(variant.on_margin_share - base.on_margin_share).where(both)
-    change = float(ratio.mean()) - 1
+    change, largest = float(ratio.mean()) - 1, float(abs(ratio - 1).max())
     name = {"logistic": "the logistic loss", "gaussian": "Gaussian data, x of variance 1/d,"}[other]
     return Claim(
         f"{name} gives similar results",
-        f"c/|x| changes by {change:+.1%} on average (at most {float(abs(ratio - 1).max()):.1%} in a "
-        f"run), the share on the margin by at most {float(share.max()):.3f}; "
+        f"c/|x| changes by {change:+.1%} on average (at most {largest:.1%} in a run), "
+        f"the share on the margin by at most {float(share.max()):.3f}; "
         f"{int(both.sum())} pairs of runs",
         abs(change) <= 0.1 and float(share.max()) <= 0.05,
     )

@@ -6,6 +6,10 @@ import jax
 import jaxtyping
 import pytest
 
+# A shape or dtype that meets another by accident is an error.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
 # The package must be imported after this. Numeric tower: a float parameter takes an int.
 jaxtyping.install_import_hook(
     "jaxkkt", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"

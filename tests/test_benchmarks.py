@@ -104,7 +104,7 @@ def test_interleaved_takes_turns_and_divides_by_the_units():
         return Contestant(run, units)
 
     contestants = {"a": contestant("a", [2, 4, 18], 2), "b": contestant("b", [4, 12, 27], 1)}
-    seconds = timing.interleaved(contestants, 3, clock=lambda: now[0])
+    seconds = timing.interleaved(contestants, 3, clock=lambda: now[0], pause=0)
     assert calls == ["a", "b"] * 4
     assert seconds == {"a": [1, 2, 9], "b": [4, 12, 27]}
     assert timing.medians(seconds) == {"a": 2, "b": 12}
@@ -118,7 +118,7 @@ def test_interleaved_waits_for_the_result():
         def block_until_ready(self):
             waited.append(True)
 
-    timing.interleaved({"a": Contestant(Pending, 1)}, 2)
+    timing.interleaved({"a": Contestant(Pending, 1)}, 2, pause=0)
     assert len(waited) == 3
 
 

@@ -28,7 +28,7 @@ def learning_rates(optimizer, counts, log_loss):
     rates = []
     for count in counts:
         updates, state = update(optimizers.CountState(jnp.int32(count)))
-        assert state.count == count + 1
+        assert state.steps == count + 1
         np.testing.assert_allclose(updates[1], -2 * updates[0], rtol=EPS)
         rates.append(-float(updates[0]))
     return np.array(rates)

@@ -62,7 +62,7 @@ def test_flip_curve_draws_every_sample(ax):
 
 def test_style_and_files(tmp_path):
     with plt.style.context(jk.plotting.STYLE):
-        figure, ax = plt.subplots()
+        figure, _ = plt.subplots()
         assert figure.get_size_inches().tolist() == [3.4, 2.6]
         paths = jk.plotting.save(figure, tmp_path / "a")
     assert [p.name for p in paths] == ["a.png", "a.pdf"]

@@ -435,7 +435,6 @@ def test_second_call_does_not_compile_again():
     assert training._train._cache_size() == compiled + 1
 
 
-@pytest.mark.xfail(strict=True, reason="each flow_protocol() makes an optimizer of its own")
 def test_default_protocol_compiles_once():
     before = training._train._cache_size()
     for seed in (0, 1):
@@ -456,7 +455,6 @@ HALF_LIVE = Params(jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.zeros(2), jnp.array(
 CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
 
 
-@pytest.mark.xfail(strict=True, reason="dead on one batch is taken for dead on all samples")
 def test_a_batch_without_live_neurons_does_not_stall():
     protocol = Protocol(DESCENT, batch_size=1, max_steps=60)
     result = training.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))
@@ -464,7 +462,6 @@ def test_a_batch_without_live_neurons_does_not_stall():
     assert result.steps == 60
 
 
-@pytest.mark.xfail(strict=True, reason="opposite labels cancel in the test for dead networks")
 def test_cancelling_gradients_are_not_dead_neurons():
     # Every neuron is active on every sample, the outputs cancel, and w has a gradient.
     params = Params(jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -1.0]))
@@ -474,7 +471,6 @@ def test_cancelling_gradients_are_not_dead_neurons():
     assert result.status == Status.CONVERGED
 
 
-@pytest.mark.xfail(strict=True, reason="a cap inside an epoch leaves a sum over few batches")
 def test_log_loss_at_a_cap_inside_an_epoch_is_that_of_all_samples():
     params, data = problem(M)
     still = optimizers.loss_scaled(1e-30)

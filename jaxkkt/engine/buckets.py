@@ -74,26 +74,26 @@ def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
     work. Only runs of one loss, representation and batch kind share a bucket.
     """
-    groups: dict[tuple[object, ...], list[_Shape]] = {}
+    groups: dict[tuple[str, Representation, bool], list[_Shape]] = {}
     for (m, d, k, loss), count in Counter((r.samples, r.d, r.width, r.loss) for r in runs).items():
-        key = (loss, protocol.representation_for(m, d), protocol.full_batch(m))
-        useful = count * _work(key[1], m, k, d)
-        groups.setdefault(key, []).append(_Shape(((m, d, k),), m, d, k, count, useful))
+        kind = (loss, protocol.representation_for(m, d), protocol.full_batch(m))
+        useful = count * _work(kind[1], m, k, d)
+        groups.setdefault(kind, []).append(_Shape(((m, d, k),), m, d, k, count, useful))
 
     allowed = LARGEST_PADDING_SHARE * sum(s.useful for shapes in groups.values() for s in shapes)
     buckets = []
-    for (loss, representation, _), shapes in sorted(groups.items(), key=lambda item: str(item[0])):
-        merged, allowed = _merge(shapes, representation, protocol.expected_steps, allowed)  # type: ignore[arg-type]
+    for kind, shapes in sorted(groups.items()):
+        loss, representation, _ = kind
+        merged, allowed = _merge(shapes, representation, protocol.expected_steps, allowed)
         for shape in merged:
             mine = [r for r in runs if r.loss == loss and (r.samples, r.d, r.width) in shape.parts]
             # The longest first: what is left at the end is short.
             mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
-            most = LANE_BYTES[platform] // _lane_bytes(representation, shape.m, shape.k, shape.d)  # type: ignore[arg-type]
-            lanes = _lanes(len(mine), most, _work(representation, shape.m, shape.k, shape.d))
-            buckets.append(
-                Bucket(tuple(mine), shape.m, shape.d, shape.k, str(loss), representation, lanes)  # type: ignore[arg-type]
-            )
-    return sorted(buckets, key=lambda b: b.padded_work / len(b.runs))
+            m, d, k = shape.m, shape.d, shape.k
+            most = LANE_BYTES[platform] // _lane_bytes(representation, m, k, d)
+            lanes = _lanes(len(mine), most, _work(representation, m, k, d))
+            buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, lanes))
+    return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
 def padding_share(buckets: Sequence[Bucket]) -> float:
@@ -145,8 +145,8 @@ def _merge(
     return shapes, allowed
 
 
-def _work(representation: object, m: int, k: int, d: int) -> float:
-    flops = step_flops(representation, m, k, d)  # type: ignore[arg-type]
+def _work(representation: Representation, m: int, k: int, d: int) -> float:
+    flops = step_flops(representation, m, k, d)
     return flops + OPERATIONS_PER_ELEMENT * m * k
 
 
@@ -157,7 +157,6 @@ def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
         return 4 * (5 * m * k + m * m)
     r = min(m, d) if representation == "span" else d
     return 4 * (2 * k * r + 3 * m * k + m * r)
-
 
 
 def _lanes(runs: int, most: int, work: float) -> int:

@@ -148,7 +148,7 @@ def _settings(
             **{name: version(name) for name in ("jax", "jaxlib", "optax")},
         },
         "device": jax.devices()[0].device_kind,
-        "x64": jax.config.jax_enable_x64,
+        "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "runs": [run.name for run in runs],
     }

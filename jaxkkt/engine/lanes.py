@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -48,7 +48,6 @@ class Tally:
     lanes: int = 0
     steps_per_second: float = 0.0
     log_losses: tuple[float, float] = (float("nan"), float("nan"))
-    statuses: dict[str, int] = field(default_factory=dict)
 
     def useful_share(self) -> float:
         """Share of lane-steps that advanced a run; the rest went over finished or empty lanes."""
@@ -86,14 +85,13 @@ def compile_bucket(
     settings = {"protocol": protocol, "representation": representation}
     one = jax.eval_shape(partial(_load, **settings), params, data, key)
     batch = jax.eval_shape(partial(_empty_lanes, lanes=bucket.lanes), one)
-    position = batch[0].position
     return Programs(
         load=_load.lower(params, data, key, **settings).compile(),
         empty=_empty_lanes.lower(one, lanes=bucket.lanes).compile(),
         place=_place.lower(batch, one, number).compile(),
         advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
         measure=_measure.lower(
-            position, number, params, data, functions=functions, representation=representation
+            batch, number, params, data, functions=functions, **settings
         ).compile(),
     )
 
@@ -127,7 +125,7 @@ def run_bucket(
         # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
         least = np.int32(busy if queue else 1)
         batch, trips = programs.advance(batch, np.int32(chunk), least)
-        states, _ = batch
+        states = batch[0]
         ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
         seconds, trips = perf_counter() - started, int(trips)
         if trips == chunk:
@@ -142,18 +140,14 @@ def run_bucket(
         tally.progress = float(np.minimum(steps[occupied] / expected_steps, 0.95).sum())
         show(tally)
         for i in occupied:
-            lane = lanes[i]
-            if lane is None or ended[i] == Status.RUNNING:
+            done = lanes[i]
+            if done is None or ended[i] == Status.RUNNING:
                 continue
-            measured = programs.measure(states.position, np.int32(i), lane.params, lane.data)
-            values = {name: value.item() for name, value in jax.device_get(measured).items()}
+            measured = programs.measure(batch, np.int32(i), done.params, done.data)
             lanes[i] = None
-            status = Status(int(ended[i]))
             tally.runs_done += 1
             tally.useful_steps += int(steps[i]) + 1
-            tally.statuses[status.name] = tally.statuses.get(status.name, 0) + 1
-            ending = {"log_loss": log_loss[i].item(), "steps": steps[i].item(), "status": status}
-            yield Row(lane.run, {**values, **ending})
+            yield Row(done.run, {n: value.item() for n, value in jax.device_get(measured).items()})
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
@@ -163,22 +157,24 @@ def draw(run: Run) -> tuple[Params, Dataset]:
 
 
 def _draw_lane(run: Run, shape: Bucket | Run) -> _Lane:
-    drawn = Dataset(*_drawer("data", run.data, _round_up(run.samples), _round_up(run.d))(
-        run.data_key(), run.samples, run.d
-    ))
-    start = Params(*_drawer("init", run.initialization, _round_up(run.width), _round_up(run.d))(
-        run.init_key(), run.width, run.d, run.init_scale
-    ))
+    # Draws are compiled for a few round shapes, filled with zeros beyond the run's own sizes.
+    rows, width, columns = _round_up(run.samples), _round_up(run.width), _round_up(run.d)
+    draw_data = _compiled(DATASETS[run.data], (rows, columns))
+    draw_start = _compiled(INITIALIZATIONS[run.initialization], (width, columns))
+    drawn = draw_data(run.data_key(), run.samples, run.d)
+    start = draw_start(run.init_key(), run.width, run.d, run.init_scale)
     m, d, k = shape.samples, shape.d, shape.width
-    data = Dataset(_fit(drawn.x, m, d), _fit(drawn.y, m))
-    return _Lane(run, Params(_fit(start.w, k, d), _fit(start.b, k), _fit(start.v, k)), data)
+    data, start = jax.tree.map(np.asarray, (drawn, start))
+    return _Lane(
+        run,
+        Params(_fit(start.w, k, d), _fit(start.b, k), _fit(start.v, k)),
+        Dataset(_fit(data.x, m, d), _fit(data.y, m)),
+    )
 
 
 @cache
-def _drawer(kind: str, name: str, rows: int, columns: int) -> Callable[..., Any]:
-    # Draws are compiled for a few round shapes, filled with zeros beyond the run's own sizes.
-    function = {"data": DATASETS, "init": INITIALIZATIONS}[kind][name]
-    return jax.jit(partial(function, shape=(rows, columns)))
+def _compiled(function: Callable[..., Any], shape: tuple[int, int]) -> Callable[..., Any]:
+    return jax.jit(partial(function, shape=shape))
 
 
 def _spec(*shape: int) -> Any:
@@ -189,9 +185,9 @@ def _round_up(size: int) -> int:
     return max(16, 4 ** -(-(size - 1).bit_length() // 2))
 
 
-def _fit(array: Array, *shape: int) -> np.ndarray:
-    array = np.asarray(array)[tuple(slice(n) for n in shape)]
-    return np.pad(array, [(0, n - have) for n, have in zip(shape, array.shape, strict=True)])
+def _fit(array: Any, *shape: int) -> Any:
+    kept = array[tuple(slice(n) for n in shape)]
+    return np.pad(kept, [(0, n - have) for n, have in zip(shape, kept.shape, strict=True)])
 
 
 @partial(jax.jit, static_argnames=("protocol", "representation"))
@@ -215,15 +211,13 @@ def _empty_lanes(one: tuple[State, Any], *, lanes: int) -> tuple[State, Any]:
 
 
 @partial(jax.jit, donate_argnums=0)
-def _place(
-    batch: tuple[State, Any], one: tuple[State, Any], lane: int | Array
-) -> tuple[State, Any]:
+def _place(batch: tuple[State, Any], one: tuple[State, Any], lane: Array) -> tuple[State, Any]:
     return jax.tree.map(lambda all_, new: all_.at[lane].set(new), batch, one)
 
 
 @partial(jax.jit, static_argnames="protocol", donate_argnums=0)
 def _advance(
-    batch: tuple[State, Any], limit: int | Array, least_running: int | Array, *, protocol: Protocol
+    batch: tuple[State, Any], limit: Array, least_running: Array, *, protocol: Protocol
 ) -> tuple[tuple[State, Any], Array]:
     states, data = batch
 
@@ -239,16 +233,20 @@ def _advance(
     return (states, data), trips
 
 
-@partial(jax.jit, static_argnames=("functions", "representation"))
+@partial(jax.jit, static_argnames=("functions", "protocol", "representation"))
 def _measure(
-    positions: Any,
-    lane: int | Array,
+    batch: tuple[State, Any],
+    lane: Array,
     params: Params,
     data: Dataset,
     *,
     functions: tuple[MeasureFunction, ...],
+    protocol: Protocol,
     representation: Representation,
 ) -> dict[str, Array]:
-    position = jax.tree.map(lambda a: a[lane], positions)
-    trained = representations.decode(position, params, data, representation)
-    return {name: value for f in functions for name, value in f(trained, data).items()}
+    state, encoded = jax.tree.map(lambda leaf: leaf[lane], batch)
+    state = training.finish(state, encoded, protocol)
+    trained = representations.decode(state.position, params, data, representation)
+    measured = {name: value for f in functions for name, value in f(trained, data).items()}
+    ending = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
+    return {**measured, **ending}

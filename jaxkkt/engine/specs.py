@@ -95,7 +95,7 @@ def grid(
 
     Raises ValueError for an empty axis, or unless exactly one of `alpha` and `samples` is given.
     """
-    axes = {
+    axes: dict[str, list[Any]] = {
         "d": list(d),
         "alpha": list(alpha),
         "samples": list(samples),

@@ -68,7 +68,7 @@ class Store:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that it holds, after a crash at any time, all of `content` or is as before."""
+    """Writes a file so that after a crash at any time it holds all of it, or is as it was."""
     part = path.with_name(path.name + ".part")
     with open(part, "wb") as file:
         file.write(content)
