@@ -160,7 +160,7 @@ class TestRuns:
 
     def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
         """A single run, a partial batch and another order give the bits of the whole bucket."""
-        runs = jk.grid(d=[8], alpha=[0.8, 1.0], width=[20], seed=range(4))
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
         bucket = replace(plan(runs, FLOW)[0], lanes=3)
         programs = compile_bucket(bucket, FLOW, [jk.flips()])
 
@@ -181,7 +181,7 @@ class TestRuns:
         xr.testing.assert_identical(jk.sweep(runs, progress=False), first)
 
     def test_lane_steps_are_counted(self):
-        runs = jk.grid(d=[8], alpha=[0.8, 1.0], width=[20], seed=range(4))
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
         bucket = replace(plan(runs, FLOW)[0], lanes=2)
         programs = compile_bucket(bucket, FLOW, [jk.flips()])
         tally = Tally()

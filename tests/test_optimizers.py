@@ -202,7 +202,9 @@ def test_numbers_that_are_not_positive_are_refused(bad):
 
 @pytest.mark.parametrize("bad", [0, -3])
 def test_growth_interval_must_be_positive(bad):
-    with pytest.raises(ValueError, match=f"every must be positive and finite, got {bad}"):
+    with pytest.raises(
+        ValueError, match=f"every must be a whole number of steps, at least 1, got {bad}"
+    ):
         optimizers.paper_schedule(every=bad)
 
 

@@ -141,7 +141,10 @@ CASES = [
 @pytest.mark.parametrize(("optimizer", "loss", "sizes"), CASES)
 def test_representations_follow_the_plain_trajectory(optimizer, loss, sizes):
     params, data = problem(*sizes)
-    runs = trajectories(params, data, OPTIMIZERS[optimizer], loss, 200)
+    # The flow's large steps make margins oscillate, and rounding grow, the sooner.
+    runs = trajectories(
+        params, data, OPTIMIZERS[optimizer], loss, 70 if optimizer == "flow" else 200
+    )
     log_losses, plain = runs[0]
     assert log_losses[-1] < log_losses[0] - 0.2
     assert np.abs(plain.w[-1] - plain.w[0]).max() > 0.05

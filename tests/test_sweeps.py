@@ -9,7 +9,7 @@ from jaxkkt.engine import results
 from jaxkkt.engine.lanes import Row
 from sweeps import vardi_claims, vardi_figures
 
-TINY = ["--d", "8", "12", "--alpha", "0.5", "1.0", "--width", "10", "20", "--seeds", "2"]
+TINY = ["--d", "12", "16", "--alpha", "0.5", "1.0", "--width", "30", "50", "--seeds", "2"]
 
 
 def synthetic(flip_size=1.0, share=1.0, **axes) -> xr.Dataset:
@@ -113,7 +113,7 @@ class TestCommandLine:
         ("arguments", "message"),
         [
             (["--d", "0"], "d must be at least 1"),
-            (["--seeds", "0"], "no values for seed"),
+            (["--seeds", "0"], "the grid is empty: no values for seed"),
             (["--d", "4", "--init-scale", "-1"], "init_scale must be positive"),
             (["--d", "4", "--slack", "0.5"], "slack must be at least 1, got 0.5"),
         ],

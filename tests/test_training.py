@@ -500,7 +500,7 @@ def test_train_refuses_what_does_not_fit(unchecked):
     params, (x, y) = problem()
     bad_x = x.at[3, 1].set(jnp.nan)
     for arguments, message in [
-        ((params, x[:, :3], y), r"w has shape \(12, 4\) .* dimension 4, but x has dimension 3"),
+        ((params, x[:, :3], y), r"inputs of dimension 3 needs w \(k, 3\).*got w \(12, 4\)"),
         ((params, x, y[:5]), r"one label per sample, shape \(6,\), got \(5,\)"),
         ((params, x, jnp.abs(y)), "both labels must occur"),
         ((params, x, 2 * y), "labels must be -1 or 1"),
