@@ -99,14 +99,14 @@ def jax_vmap(params: Params, data: Dataset) -> Advance:
     """JAX, the textbook step under vmap, scan and jit. Without a stopping rule, in its favour."""
 
     def loss(params: Params, data: Dataset) -> jax.Array:
-        pre = jnp.dot(data.x, params.w.T, precision=PRECISION) + params.b
+        pre = jnp.dot(data.x, params.w.T, precision=PRECISION) + params.b[None]
         outputs = jnp.dot(jax.nn.relu(pre), params.v, precision=PRECISION)
         return jnp.exp(-data.y * outputs).sum()
 
     @partial(jax.jit, static_argnums=3, donate_argnums=0)
     def train(params: Params, data: Dataset, done: jax.Array, steps: int) -> Any:
         def step(params: Params, count: jax.Array) -> tuple[Params, jax.Array]:
-            rate = LEARNING_RATE * GROWTH ** (count // EVERY)
+            rate = LEARNING_RATE * GROWTH ** (count // EVERY).astype(float)
             losses, gradients = jax.vmap(jax.value_and_grad(loss))(params, data)
             return jax.tree.map(lambda p, g: p - rate * g, params, gradients), jnp.log(losses)
 

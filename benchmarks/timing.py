@@ -31,19 +31,19 @@ def interleaved(
     clock: Callable[[], float] = time.perf_counter,
     pause: float = 0.15,
 ) -> dict[Name, list[float]]:
-    """Seconds per unit of every contestant in every repeat, after one untimed call of each.
+    """Seconds per unit of every contestant in every repeat.
 
     They take turns (A B C A B C ...), so whatever else slows the machine meets them all and drops
-    out of the ratios within a repeat. A call ends when the JAX arrays it returns are ready. Each
-    waits `pause` seconds for its turn: the threads of NumPy's OpenBLAS spin for up to 0.1 s after
-    their last product, and made what came next 1.3 to 1.6 times slower.
+    out of the ratios within a repeat. A turn is a pause, an untimed call and a timed one: for up
+    to 0.1 s after their last product NumPy's threads spin and slow down what comes next by half,
+    and after a pause the first milliseconds may find a second thread still asleep.
+    A call ends when the JAX arrays it returns are ready.
     """
-    for contestant in contestants.values():
-        jax.block_until_ready(contestant.run())
     seconds: dict[Name, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, contestant in contestants.items():
             time.sleep(pause)
+            jax.block_until_ready(contestant.run())
             start = clock()
             jax.block_until_ready(contestant.run())
             seconds[name].append((clock() - start) / contestant.units)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxkkt import representations, training
+from jaxkkt import networks, representations, training
 from jaxkkt.datasets import DATASETS, Dataset
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.specs import Run
@@ -55,12 +55,17 @@ class Tally:
 
 
 class Programs(NamedTuple):
-    """A bucket's compiled functions. `load` and `measure` take one run, the others all lanes."""
+    """A bucket's compiled functions.
+
+    `load` takes one run in, `place` puts it on a lane of the batch that `empty` made, `advance`
+    trains all lanes, `decode` takes one out, `measure` measures it.
+    """
 
     load: Callable[..., Any]
     empty: Callable[..., Any]
     place: Callable[..., Any]
     advance: Callable[..., Any]
+    decode: Callable[..., Any]
     measure: Callable[..., Any]
 
 
@@ -75,14 +80,14 @@ def compile_bucket(
 ) -> Programs:
     """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn."""
     protocol = replace(protocol, loss=bucket.loss)  # type: ignore[arg-type]
-    functions = tuple(m.function for m in measurements)
-    representation = bucket.representation
+    _draw_lane(bucket.runs[0], bucket)  # compiles the draws, too
     number = jax.ShapeDtypeStruct((), jnp.int32)
     m, d, k = bucket.samples, bucket.d, bucket.width
     params = Params(_spec(k, d), _spec(k), _spec(k))
     data = Dataset(_spec(m, d), _spec(m))
     key = jax.eval_shape(lambda: jax.random.key(0))
-    settings = {"protocol": protocol, "representation": representation}
+    settings = {"protocol": protocol, "representation": bucket.representation}
+    functions = tuple(m.function for m in measurements)
     one = jax.eval_shape(partial(_load, **settings), params, data, key)
     batch = jax.eval_shape(partial(_empty_lanes, lanes=bucket.lanes), one)
     return Programs(
@@ -90,9 +95,8 @@ def compile_bucket(
         empty=_empty_lanes.lower(one, lanes=bucket.lanes).compile(),
         place=_place.lower(batch, one, number).compile(),
         advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
-        measure=_measure.lower(
-            batch, number, params, data, functions=functions, **settings
-        ).compile(),
+        decode=_decode.lower(batch, number, params, data, **settings).compile(),
+        measure=_compiled_measure(functions, *map(_round_up, (m, d, k))),
     )
 
 
@@ -143,11 +147,13 @@ def run_bucket(
             done = lanes[i]
             if done is None or ended[i] == Status.RUNNING:
                 continue
-            measured = programs.measure(batch, np.int32(i), done.params, done.data)
+            trained, ending = programs.decode(batch, np.int32(i), done.params, done.data)
+            measured = programs.measure(trained, _rounded(done.data))
+            values = jax.device_get({**measured, **ending})
             lanes[i] = None
             tally.runs_done += 1
             tally.useful_steps += int(steps[i]) + 1
-            yield Row(done.run, {n: value.item() for n, value in jax.device_get(measured).items()})
+            yield Row(done.run, {name: value.item() for name, value in values.items()})
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
@@ -157,7 +163,6 @@ def draw(run: Run) -> tuple[Params, Dataset]:
 
 
 def _draw_lane(run: Run, shape: Bucket | Run) -> _Lane:
-    # Draws are compiled for a few round shapes, filled with zeros beyond the run's own sizes.
     rows, width, columns = _round_up(run.samples), _round_up(run.width), _round_up(run.d)
     draw_data = _compiled(DATASETS[run.data], (rows, columns))
     draw_start = _compiled(INITIALIZATIONS[run.initialization], (width, columns))
@@ -182,7 +187,13 @@ def _spec(*shape: int) -> Any:
 
 
 def _round_up(size: int) -> int:
-    return max(16, 4 ** -(-(size - 1).bit_length() // 2))
+    """The size that draws and measurements are compiled for: few, and not much larger."""
+    return 256 if size <= 256 else -(-size // 1024) * 1024
+
+
+def _rounded(data: Dataset) -> Dataset:
+    m, d = map(_round_up, data.x.shape)
+    return Dataset(_fit(data.x, m, d), _fit(data.y, m))
 
 
 def _fit(array: Any, *shape: int) -> Any:
@@ -233,20 +244,31 @@ def _advance(
     return (states, data), trips
 
 
-@partial(jax.jit, static_argnames=("functions", "protocol", "representation"))
-def _measure(
+@partial(jax.jit, static_argnames=("protocol", "representation"))
+def _decode(
     batch: tuple[State, Any],
     lane: Array,
     params: Params,
     data: Dataset,
     *,
-    functions: tuple[MeasureFunction, ...],
     protocol: Protocol,
     representation: Representation,
-) -> dict[str, Array]:
+) -> tuple[Params, dict[str, Array]]:
+    """A lane's trained parameters, padded to the size of its measurement, and how it ended."""
     state, encoded = jax.tree.map(lambda leaf: leaf[lane], batch)
     state = training.finish(state, encoded, protocol)
     trained = representations.decode(state.position, params, data, representation)
-    measured = {name: value for f in functions for name, value in f(trained, data).items()}
+    k, d = params.w.shape
     ending = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
-    return {**measured, **ending}
+    return networks.pad(trained, _round_up(k), _round_up(d)), ending
+
+
+@cache
+def _compiled_measure(
+    functions: tuple[MeasureFunction, ...], m: int, d: int, k: int
+) -> Callable[[Params, Dataset], dict[str, Array]]:
+    def measure(params: Params, data: Dataset) -> dict[str, Array]:
+        return {name: value for f in functions for name, value in f(params, data).items()}
+
+    params = Params(_spec(k, d), _spec(k), _spec(k))
+    return jax.jit(measure).lower(params, Dataset(_spec(m, d), _spec(m))).compile()
