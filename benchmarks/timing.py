@@ -29,24 +29,29 @@ def interleaved(
     contestants: Mapping[Name, Contestant],
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
-    pause: float = 0.15,
+    warm_up: float = 0.3,
 ) -> dict[Name, list[float]]:
     """Seconds per unit of every contestant in every repeat.
 
     They take turns (A B C A B C ...), so whatever else slows the machine meets them all and drops
-    out of the ratios within a repeat. A turn is a pause, an untimed call and a timed one: for up
-    to 0.1 s after their last product NumPy's threads spin and slow down what comes next by half,
-    and after a pause the first milliseconds may find a second thread still asleep.
-    A call ends when the JAX arrays it returns are ready.
+    out of the ratios within a repeat. A turn is untimed calls for `warm_up` seconds, at least
+    one, and a timed one: NumPy's threads spin for up to 0.1 s after their last product and slow
+    down what comes next by half, and after a pause Linux may run two of XLA's threads on one
+    core for a while. A call ends when the JAX arrays it returns are ready.
     """
+
+    def call(contestant: Contestant) -> float:
+        start = clock()
+        jax.block_until_ready(contestant.run())
+        return clock() - start
+
     seconds: dict[Name, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, contestant in contestants.items():
-            time.sleep(pause)
-            jax.block_until_ready(contestant.run())
-            start = clock()
-            jax.block_until_ready(contestant.run())
-            seconds[name].append((clock() - start) / contestant.units)
+            spent = call(contestant)
+            while spent < warm_up:
+                spent += call(contestant)
+            seconds[name].append(call(contestant) / contestant.units)
     return seconds
 
 

@@ -94,18 +94,18 @@ def test_deviation_is_relative_but_absolute_near_zero():
 def test_interleaved_takes_turns_and_divides_by_the_units():
     now, calls = [0.0], []
 
-    def contestant(name, durations, units):
-        left = itertools.chain.from_iterable((1000.0, t) for t in durations)  # untimed, timed
+    def contestant(name, timed, units):
+        durations = itertools.chain.from_iterable((60, 40, t) for t in timed)  # two to warm up
 
         def run():
             calls.append(name)
-            now[0] += next(left)
+            now[0] += next(durations)
 
         return Contestant(run, units)
 
     contestants = {"a": contestant("a", [2, 4, 18], 2), "b": contestant("b", [4, 12, 27], 1)}
-    seconds = timing.interleaved(contestants, 3, clock=lambda: now[0], pause=0)
-    assert calls == ["a", "a", "b", "b"] * 3
+    seconds = timing.interleaved(contestants, 3, clock=lambda: now[0], warm_up=100)
+    assert calls == ["a", "a", "a", "b", "b", "b"] * 3
     assert seconds == {"a": [1, 2, 9], "b": [4, 12, 27]}
     assert timing.medians(seconds) == {"a": 2, "b": 12}
     assert timing.ratio(seconds, "b", "a") == 4  # of 4, 6, 3: not 12 / 2
@@ -118,7 +118,7 @@ def test_interleaved_waits_for_the_result():
         def block_until_ready(self):
             waited.append(True)
 
-    timing.interleaved({"a": Contestant(Pending, 1)}, 2, pause=0)
+    timing.interleaved({"a": Contestant(Pending, 1)}, 2, warm_up=0)
     assert len(waited) == 4
 
 
