@@ -43,16 +43,14 @@ def families(
         part = results.sel({by: value})
         if (part.status != -1).any():
             mean_band(ax, part, variable, along, label=f"{symbol or by} = {value:g}")
-    ax.legend()
-    return ax
+    return _legend(ax)
 
 
 def sqrt_d(ax: Axes, d: np.ndarray) -> Axes:
     """The line sqrt(d): a perturbation of this size flips the label of any point trivially."""
     d = np.linspace(np.min(d), np.max(d), 200)
     ax.plot(d, np.sqrt(d), color="black", linestyle="--", label=r"$\sqrt{d}$")
-    ax.legend()
-    return ax
+    return _legend(ax)
 
 
 def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
@@ -74,3 +72,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         figure.savefig(path)
     plt.close(figure)
     return paths
+
+
+def _legend(ax: Axes) -> Axes:
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)  # above: covers no data
+    return ax

@@ -92,7 +92,7 @@ def _flip_sizes(results: xr.Dataset) -> list[Claim]:
     largest = {a: float(r[-1]) for a, r in ratios.items()}
     everywhere = max(float(r.max()) for r in ratios.values())
     listed = ", ".join(
-        f"{r:.2f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
+        f"{r:.3f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
     )
     return [
         Claim("c stays below sqrt(d)", f"largest mean c/sqrt(d): {everywhere:.2f}", everywhere < 1),
@@ -163,8 +163,8 @@ def _alike(base: xr.Dataset, variant: xr.Dataset, other: str) -> Claim:
     name = {"logistic": "the logistic loss", "gaussian": "Gaussian data, x of variance 1/d,"}[other]
     return Claim(
         f"{name} gives similar results",
-        f"c/|x| changes by {change:+.1%} on average (at most {largest:.1%} in a run), "
-        f"the share on the margin by at most {float(share.max()):.3f}; "
+        f"c relative to the norm of x changes by {change:+.1%} on average (at most {largest:.1%} in "
+        f"a run), the share on the margin by at most {float(share.max()):.3f}; "
         f"{int(both.sum())} pairs of runs",
         abs(change) <= 0.1 and float(share.max()) <= 0.05,
     )

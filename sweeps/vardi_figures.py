@@ -135,7 +135,7 @@ def panels(results: xr.Dataset, out: Path) -> list[Path]:
             by_alpha,
             "flip_size_exact",
             "alpha",
-            r"$m = d^\alpha$, $\alpha$",
+            r"$\alpha$",
             "smallest flip size $c$",
         ),
         ("2a", by_alpha, "on_margin_share", "alpha", r"$\alpha$", "share of samples on the margin"),
@@ -163,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         protocol = PROTOCOLS[options.protocol]()
         plan = engine.plan_sweep(runs, protocol)
         print(plan.describe(), file=sys.stderr)
+        print(f"about {plan.minutes():.1f} minutes of training here", file=sys.stderr)
         if options.dry_run:
             return 0
         out = options.out or Path("results") / f"vardi-{options.preset}"

@@ -92,7 +92,7 @@ class TestCommandLine:
         out = tmp_path / "none"
         assert vardi_figures.main(["--preset", "paper", "--dry-run", "--out", str(out)]) == 0
         printed = capsys.readouterr().err
-        for word in ("550 runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
+        for word in ("550 runs", "buckets", "lanes", "padding", "FLOP", "MiB", "minutes"):
             assert word in printed
         assert not out.exists()
 

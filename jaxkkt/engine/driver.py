@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 from warnings import warn
 
 import jax
+import jax.numpy as jnp
 import xarray as xr
 
 from jaxkkt._version import __version__
@@ -23,6 +26,7 @@ from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
 from jaxkkt.measurements import Measurement, flips
+from jaxkkt.networks import PRECISION
 from jaxkkt.training import Protocol, flow_protocol
 
 
@@ -58,6 +62,23 @@ class Plan:
                 f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
             ]
         )
+
+    def minutes(self) -> float:
+        """Expected minutes of training here, if steps run at half the rate of large products."""
+        return self.flops / (0.5 * product_rate()) / 60
+
+
+def product_rate(size: int = 1024, repeats: int = 5) -> float:
+    """FLOP/s of this machine's square float32 products through JAX: what a sweep can hope for."""
+    a = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(partial(jnp.dot, precision=PRECISION))
+    product(a, a).block_until_ready()
+    seconds = []
+    for _ in range(repeats):
+        started = perf_counter()
+        product(a, a).block_until_ready()
+        seconds.append(perf_counter() - started)
+    return 2 * size**3 / median(seconds)
 
 
 def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
