@@ -163,8 +163,7 @@ def _alike(base: xr.Dataset, variant: xr.Dataset, other: str) -> Claim:
     name = {"logistic": "the logistic loss", "gaussian": "Gaussian data, x of variance 1/d,"}[other]
     return Claim(
         f"{name} gives similar results",
-        f"c relative to the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; "
-        f"the share on the margin by at most {float(share.max()):.3f}; "
-        f"{int(both.sum())} pairs of runs",
+        f"c over the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; the "
+        f"share on the margin by at most {float(share.max()):.3f}; {int(both.sum())} pairs of runs",
         abs(change) <= 0.1 and float(share.max()) <= 0.05,
     )

@@ -29,7 +29,10 @@ WAIT_AT_END = 0.15
 
 @dataclass(frozen=True)
 class Bucket:
-    """Runs that share one compiled shape, padded to (samples, d, width), `lanes` at a time."""
+    """Runs that share one compiled shape, padded to (samples, d, width), `lanes` at a time.
+
+    A step sees `batch` of the samples.
+    """
 
     runs: tuple[Run, ...]
     samples: int
@@ -37,22 +40,25 @@ class Bucket:
     width: int
     loss: str
     representation: Representation
+    batch: int
     lanes: int
 
     @property
     def padded_work(self) -> float:
         """Work of one step of every run, at the padded shape."""
-        return len(self.runs) * _work(self.representation, self.samples, self.width, self.d)
+        return len(self.runs) * _work(self.representation, self.batch, self.width, self.d)
 
     @property
     def useful_work(self) -> float:
         """Work of one step of every run, at its own shape."""
-        return sum(_work(self.representation, r.samples, r.width, r.d) for r in self.runs)
+        return sum(
+            _work(self.representation, min(r.samples, self.batch), r.width, r.d) for r in self.runs
+        )
 
     @property
     def step_flops(self) -> int:
         """Operations of the matrix products of one padded step of every run."""
-        one = step_flops(self.representation, self.samples, self.width, self.d)
+        one = step_flops(self.representation, self.batch, self.width, self.d)
         return len(self.runs) * one
 
     @property
@@ -92,7 +98,8 @@ def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list
             m, d, k = shape.m, shape.d, shape.k
             most = LANE_BYTES[platform] // _lane_bytes(representation, m, k, d)
             lanes = _lanes(len(mine), most, _work(representation, m, k, d))
-            buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, lanes))
+            batch = m if protocol.full_batch(m) else protocol.batch_size or m
+            buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
