@@ -22,7 +22,7 @@ import xarray as xr
 
 from benchmarks import peers, timing
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.lanes import draw
+from jaxkkt.engine.draws import draw
 from jaxkkt.networks import Params
 from sweeps.vardi_figures import preset
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -24,6 +25,7 @@ class Measurement:
     attributes: Mapping[str, Mapping[str, str]]
 
 
+@cache
 def flips(slack: float = 1.1) -> Measurement:
     """Samples on the margin, and the smallest size at which the universal direction flips them.
 

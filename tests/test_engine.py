@@ -16,7 +16,9 @@ import xarray as xr
 import jaxkkt as jk
 from jaxkkt.engine import lanes, results
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
-from jaxkkt.engine.lanes import Row, Tally, compile_bucket, draw, run_bucket
+from jaxkkt.engine.draws import draw
+from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.store import Store
 from jaxkkt.training import Status
 

@@ -21,7 +21,8 @@ import xarray as xr
 from jaxkkt._version import __version__
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
-from jaxkkt.engine.lanes import Row, Tally, compile_bucket, run_bucket
+from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
