@@ -21,10 +21,11 @@ from jaxkkt import engine
 from jaxkkt.training import Status, flow_protocol, paper_protocol
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
+CONTROL = "paper, rotated"
 CONTENDERS = {
     "flow": flow_protocol(),
     "paper": paper_protocol(),
-    "paper, rotated": paper_protocol(representation="span"),
+    CONTROL: paper_protocol(representation="span"),
 }
 
 
@@ -40,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results/protocols"))
+    parser.add_argument(
+        "--no-control", action="store_true", help="leave out the schedule in rotated coordinates"
+    )
     return parser
 
 
@@ -99,12 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loss=("exponential", "logistic"),
     )
     results = {}
-    for name, protocol in CONTENDERS.items():
+    contenders = dict(CONTENDERS)
+    if options.no_control:
+        del contenders[CONTROL]
+    for name, protocol in contenders.items():
         folder = options.out / name.replace(", ", "-")
         results[name] = engine.sweep(runs, protocol, store=folder)
     compared = {
-        "flow against paper": compare(results, "flow", "paper"),
-        "paper, rotated, against paper": compare(results, "paper, rotated", "paper"),
+        f"{name} against paper": compare(results, name, "paper")
+        for name in contenders
+        if name != "paper"
     }
     print("\n\n".join(f"{title}:\n\n{table(rows)}" for title, rows in compared.items()))
     write("protocols", {"grid": [run.name for run in runs], "comparison": compared})
