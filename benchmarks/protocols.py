@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results/protocols"))
+    parser.add_argument("--name", default="protocols", help="of the JSON in benchmarks/results")
     parser.add_argument(
         "--no-control", action="store_true", help="leave out the schedule in rotated coordinates"
     )
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name != "paper"
     }
     print("\n\n".join(f"{title}:\n\n{table(rows)}" for title, rows in compared.items()))
-    write("protocols", {"grid": [run.name for run in runs], "comparison": compared})
+    write(options.name, {"grid": [run.name for run in runs], "comparison": compared})
     return 0
 
 
