@@ -114,7 +114,7 @@ class Protocol:
 @cache
 def flow_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
-    delta: float = 0.0075,
+    delta: float = 0.003,
     max_steps: int = 100_000,
     **settings: Any,
 ) -> Protocol:

@@ -211,7 +211,7 @@ def test_padded_equals_solo(representation, batch_size):
 @pytest.mark.parametrize("loss", ["exponential", "logistic"])
 def test_targets_far_below_the_smallest_float_are_reached(loss):
     # Few samples, whose margins hardly pull against each other: long steps come to no harm.
-    optimizer = optimizers.log_loss_time(delta=0.05, largest=1e3, realized=0.3)
+    optimizer = optimizers.log_loss_time(delta=0.05, largest=1e3, stiffness=0.01)
     protocol = Protocol(optimizer, loss, target_log_loss=-1e5)
     params, data = problem(3, 8, 32)
     result = training.train(params, *data, protocol)
@@ -514,7 +514,7 @@ def test_train_refuses_what_does_not_fit(unchecked):
 
 def test_protocols_by_name():
     flow, paper = training.PROTOCOLS["flow"](), training.PROTOCOLS["paper"]("logistic")
-    assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.0075)", "exponential", None)
+    assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.003)", "exponential", None)
     assert (paper.name, paper.loss, paper.batch_size) == ("paper", "logistic", 5000)
     assert flow.target_log_loss == paper.target_log_loss == training.TARGET
     assert training.flow_protocol(target_log_loss=-5.0, delta=0.01).name == "flow(delta=0.01)"

@@ -158,12 +158,13 @@ def _work(representation: Representation, m: int, k: int, d: int) -> float:
 
 
 def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
-    # Gram: coefficients, preactivations, hidden outputs and two gradients, and the Gram matrix.
-    # Otherwise: weights and gradient, and preactivations, hidden outputs and a gradient.
+    # Gram: coefficients and preactivations with a gradient and a trace each, hidden outputs, and
+    # the Gram matrix. Otherwise: weights, gradient and trace, and preactivations, hidden outputs
+    # and a gradient.
     if representation == "gram":
-        return 4 * (5 * m * k + m * m)
+        return 4 * (7 * m * k + m * m)
     r = min(m, d) if representation == "span" else d
-    return 4 * (2 * k * r + 3 * m * k + m * r)
+    return 4 * (3 * k * r + 3 * m * k + m * r)
 
 
 def _lanes(runs: int, most: int, work: float) -> int:
