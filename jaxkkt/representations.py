@@ -49,7 +49,7 @@ class GramParams(NamedTuple):
 class Gradient(NamedTuple):
     """log L and its gradient at a position, |grad log L|^2, min_i q_i, and whether all is dead.
 
-    `dead`: no neuron is active on any sample, so the gradient is exactly zero.
+    `dead`: no neuron is active on any sample, so outputs and gradient are exactly zero.
     """
 
     log_loss: Float[Array, ""]
@@ -122,11 +122,11 @@ def gradient(
     else:
         assert isinstance(data, Dataset)
         pre = preactivations(position, data.x)
-    active, hidden, real = pre > 0, relu(pre), data.y != 0
+    hidden, real = relu(pre), data.y != 0
     margins = data.y * jnp.dot(hidden, position.v, precision=PRECISION)
     value, weights = log_loss(margins, loss, mask=real)
     pull = -weights * data.y  # d log L / d N(x_i)
-    on_pre = jnp.where(active, pull[:, None] * position.v[None], 0)
+    on_pre = jnp.where(pre > 0, pull[:, None] * position.v[None], 0)
     on_v = jnp.dot(pull, hidden, precision=PRECISION)
     grads: Params | GramParams
     if isinstance(data, GramDataset):
@@ -141,7 +141,7 @@ def gradient(
         gradient=grads,
         squared_norm=squared,
         min_margin=jnp.min(jnp.where(real, margins, jnp.inf)),
-        dead=~jnp.any(active & real[:, None]),
+        dead=(squared == 0) & jnp.all(margins == 0),
     )
 
 

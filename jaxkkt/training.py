@@ -174,7 +174,7 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
 
 
 def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """One update, or none where the run ends here: a run that ended stays as it is."""
+    """One update, or none where the run ends here: a run that ended stays where it is."""
     if protocol.full_batch(data.y.shape[0]):
         here = representations.gradient(state.position, data, LOSSES[protocol.loss])
         total, complete = here.log_loss, jnp.array(True)
@@ -194,15 +194,16 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
     )
-    moved = (optax.apply_updates(state.position, updates), optimizer_state, state.steps + 1)
-    stayed = (state.position, state.optimizer, state.steps)
+    # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
+    updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
     running = state.status == Status.RUNNING
     going = running & (status == Status.RUNNING)
-    position, optimizer_state, steps = jax.tree.map(partial(jnp.where, going), moved, stayed)
+    moved = optax.apply_updates(state.position, updates)
+    position = jax.tree.map(partial(jnp.where, going), moved, state.position)
     return State(
         position=position,
-        optimizer=optimizer_state,
-        steps=steps,
+        optimizer=optimizer_state,  # of no more use to a run that ended
+        steps=state.steps + going.astype(jnp.int32),
         log_loss=jnp.where(running, total, state.log_loss),
         status=jnp.where(running, status, state.status),
         key=state.key,

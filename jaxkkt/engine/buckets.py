@@ -7,6 +7,7 @@ resumed sweep compiles the same shapes and so gives the same bits.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 
 from jaxkkt.engine.specs import Run
 from jaxkkt.representations import Representation, step_flops
@@ -21,6 +22,9 @@ OPERATIONS_PER_COMPILATION = 1e11
 LARGEST_PADDING_SHARE = 0.25
 # Memory that a bucket's lanes may fill.
 LANE_BYTES = {"cpu": 4 * 2**30, "gpu": 32 * 2**30, "tpu": 8 * 2**30}
+# A CPU's caches: passes over lanes that do not fit cost this much more with every doubling.
+CACHE_BYTES = 4 * 2**20
+COST_OF_DOUBLING = 0.15
 # Starting the kernels of one trip over all lanes takes about as long as this many operations.
 OPERATIONS_PER_TRIP = 5e6
 # Lanes wait for the slowest of them about this share of a run at a bucket's end.
@@ -96,8 +100,10 @@ def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list
             # The longest first: what is left at the end is short.
             mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
             m, d, k = shape.m, shape.d, shape.k
-            most = LANE_BYTES[platform] // _lane_bytes(representation, m, k, d)
-            lanes = _lanes(len(mine), most, _work(representation, m, k, d))
+            bytes_ = _lane_bytes(representation, m, k, d)
+            cache = CACHE_BYTES if platform == "cpu" else LANE_BYTES[platform]
+            most, fitting = LANE_BYTES[platform] // bytes_, cache / bytes_
+            lanes = _lanes(len(mine), most, fitting, _work(representation, m, k, d))
             batch = m if protocol.full_batch(m) else protocol.batch_size or m
             buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
@@ -167,11 +173,15 @@ def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
     return 4 * (3 * k * r + 3 * m * k + m * r)
 
 
-def _lanes(runs: int, most: int, work: float) -> int:
-    """The number of lanes, 2 to `most`, that should finish `runs` runs first."""
+def _lanes(runs: int, most: int, fitting: float, work: float) -> int:
+    """The number of lanes, 2 to `most`, that should finish `runs` runs first.
+
+    `fitting` lanes fit into the caches.
+    """
 
     def cost(lanes: int) -> float:
-        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
+        slower = 1 + COST_OF_DOUBLING * max(0.0, log2(lanes / fitting))
+        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work * slower)
 
     # At least 2: a batch of one is compiled to other bits.
     return min(range(2, max(2, min(most, runs)) + 1), key=cost)
