@@ -17,7 +17,7 @@ from jaxkkt import (
 )
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import Run, grid, plan_sweep, summarize, sweep
+from jaxkkt.engine import Run, grid, landed, plan_sweep, summarize, sweep
 from jaxkkt.measurements import Measurement, flips
 from jaxkkt.networks import Params
 from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train
@@ -35,6 +35,7 @@ __all__ = [
     "flips",
     "flow_protocol",
     "grid",
+    "landed",
     "losses",
     "measurements",
     "networks",

@@ -38,8 +38,11 @@ def claims(results: xr.Dataset) -> list[Claim]:
     return found
 
 
-def claims_table(results: xr.Dataset) -> str:
-    """The claims as a Markdown table, and how many runs were left out of the means."""
+def claims_table(results: xr.Dataset, planned: int | None = None) -> str:
+    """The claims as a Markdown table, and how many runs were left out of the means.
+
+    Says so where fewer runs have landed than were `planned`.
+    """
     lines = ["| claim of the paper | measured | |", "| --- | --- | --- |"]
     lines += [
         f"| {c.text} | {c.measured} | {'holds' if c.holds else 'does not hold'} |"
@@ -54,9 +57,10 @@ def claims_table(results: xr.Dataset) -> str:
     unflipped = int(
         ((results.status == Status.CONVERGED) & ~np.isfinite(results.flip_size_exact)).sum()
     )
+    part = "" if planned in (None, ran) else f" of {planned}"
     lines += [
         "",
-        f"{ran} runs: {', '.join(f'{n} {name}' for name, n in ended.items())}; "
+        f"{ran}{part} runs: {', '.join(f'{n} {name}' for name, n in ended.items())}; "
         f"{unflipped} converged without a flip in the bracket. Means are over runs that converged "
         f"and flipped.",
     ]

@@ -4,7 +4,7 @@ Trains networks on m = round(d^alpha) points of the sphere of radius sqrt(d), fi
 universal perturbation c that flips every sample on the margin, and counts those samples.
 Leaves in the output folder: the panels 1a, 1b, 2a, 2b (PNG and PDF), every run in results.nc
 (open it with xarray.open_dataset), and the claims table in claims.md. Run the same command
-again to go on after an interruption.
+again to go on after an interruption, or with --landed to draw what is there.
 """
 
 import argparse
@@ -100,6 +100,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print buckets, cost and memory, and stop"
     )
+    parser.add_argument(
+        "--landed",
+        action="store_true",
+        help="train nothing: draw and tabulate the rows that are in the output folder so far",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
 
@@ -161,21 +166,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         runs = chosen_runs(options)
         protocol = PROTOCOLS[options.protocol]()
-        plan = engine.plan_sweep(runs, protocol)
-        print(plan.describe(), file=sys.stderr)
-        print(f"about {plan.minutes():.1f} minutes of training here", file=sys.stderr)
-        if options.dry_run:
-            return 0
         out = options.out or Path("results") / f"vardi-{options.preset}"
-        results = engine.sweep(runs, protocol, [flips(options.slack)], out, not options.quiet)
+        measurements = [flips(options.slack)]
+        if options.landed:
+            results = engine.landed(runs, protocol, measurements, store=out)
+        else:
+            plan = engine.plan_sweep(runs, protocol)
+            print(plan.describe(), file=sys.stderr)
+            print(f"about {plan.minutes():.1f} minutes of training here", file=sys.stderr)
+            if options.dry_run:
+                return 0
+            results = engine.sweep(runs, protocol, measurements, out, not options.quiet)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    paths = panels(results, out)
-    table = claims_table(results)
+    except KeyboardInterrupt:
+        print(f"\nstopped; the same command goes on with the rows in {out}", file=sys.stderr)
+        return 130
+    paths = [*panels(results, out), out / "claims.md"]
+    table = claims_table(results, planned=len(runs))
     (out / "claims.md").write_text(table)
     print(table)
-    print("wrote", ", ".join(str(path) for path in [out / "results.nc", *paths]), file=sys.stderr)
+    print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
     return 0
 
 

@@ -88,6 +88,27 @@ class TestCommandLine:
         assert printed.strip() == (tmp_path / "claims.md").read_text().strip()
         assert "16 runs: 16 converged" in printed
 
+    def test_landed_reports_a_stopped_sweep(self, tmp_path, capsys):
+        arguments = [*TINY, "--out", str(tmp_path), "--quiet"]
+        assert vardi_figures.main([*arguments, "--landed"]) == 2
+        assert f"no row has landed in {tmp_path}" in capsys.readouterr().err
+        vardi_figures.main(arguments)
+        gone = sorted((tmp_path / "rows").glob("d16-a1-*"))[:3]
+        for path in [*gone, tmp_path / "figure1a.png", tmp_path / "claims.md"]:
+            path.unlink()
+        assert vardi_figures.main([*arguments, "--landed"]) == 0
+        assert "13 of 16 runs: 13 converged" in (tmp_path / "claims.md").read_text()
+        assert (tmp_path / "figure1a.png").exists()
+        assert not gone[0].exists()
+
+    def test_interrupt_says_how_to_go_on(self, tmp_path, capsys, monkeypatch):
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(vardi_figures.engine, "sweep", interrupted)
+        assert vardi_figures.main([*TINY, "--out", str(tmp_path)]) == 130
+        assert "the same command goes on" in capsys.readouterr().err
+
     def test_dry_run_prints_the_plan_and_writes_nothing(self, tmp_path, capsys):
         out = tmp_path / "none"
         assert vardi_figures.main(["--preset", "paper", "--dry-run", "--out", str(out)]) == 0

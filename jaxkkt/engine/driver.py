@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -105,8 +105,7 @@ def sweep(
     The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
     how the time was spent.
     """
-    protocol = flow_protocol() if protocol is None else protocol
-    measurements = [flips()] if measurements is None else list(measurements)
+    protocol, measurements = _defaults(protocol, measurements)
     wanted = unique(runs)
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
@@ -148,11 +147,46 @@ def sweep(
             f"useful, {padding_share(planned.buckets):.1%} of the work padding",
             file=sys.stderr,
         )
-    attributes = {name: a for m in measurements for name, a in m.attributes.items()}
-    dataset = results.to_dataset((rows[run] for run in wanted), attributes, settings)
+    dataset = _dataset((rows[run] for run in wanted), measurements, settings)
     if saved is not None:
         results.save(dataset, saved.folder / "results.nc")
     return dataset
+
+
+def landed(
+    runs: Sequence[Run],
+    protocol: Protocol | None = None,
+    measurements: Sequence[Measurement] | None = None,
+    *,
+    store: str | Path,
+) -> xr.Dataset:
+    """The rows that a sweep with these arguments has in `store` so far; trains nothing.
+
+    Raises ValueError where the folder holds a sweep with other settings, or no row.
+    """
+    protocol, measurements = _defaults(protocol, measurements)
+    wanted = unique(runs)
+    settings = _settings(wanted, protocol, measurements)
+    rows = Store(store, settings).load(wanted) if Path(store).is_dir() else {}
+    if not rows:
+        raise ValueError(f"no row has landed in {store}: start the sweep with that folder first")
+    return _dataset((rows[run] for run in wanted if run in rows), measurements, settings)
+
+
+def _defaults(
+    protocol: Protocol | None, measurements: Sequence[Measurement] | None
+) -> tuple[Protocol, list[Measurement]]:
+    return (
+        flow_protocol() if protocol is None else protocol,
+        [flips()] if measurements is None else list(measurements),
+    )
+
+
+def _dataset(
+    rows: Iterable[Row], measurements: Sequence[Measurement], settings: Mapping[str, Any]
+) -> xr.Dataset:
+    attributes = {name: a for m in measurements for name, a in m.attributes.items()}
+    return results.to_dataset(rows, attributes, settings)
 
 
 def _settings(
