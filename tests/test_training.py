@@ -1,10 +1,11 @@
-from functools import partial
+"""Training one run: against plain loops, in batches, to any loss, without compiling twice."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import assert_close, assert_same_bits, flat, lane, problem, stacked, train_lanes
 
 from jaxkkt import datasets, losses, networks, optimizers, representations, training
 from jaxkkt.datasets import Dataset
@@ -15,40 +16,6 @@ FLOW = optimizers.log_loss_time(0.05)
 DESCENT = optimizers.loss_scaled(0.05)
 CAPPED = Protocol(DESCENT, max_steps=150)
 SEEDS = 5
-
-
-@partial(jax.jit, static_argnames=("m", "d", "k"))
-def problem(m=6, d=4, k=12, seed=0):
-    data_key, key = jax.random.split(jax.random.key(seed))
-    return networks.torch_linear(key, k, d), datasets.sphere(data_key, m, d)
-
-
-def flat(problem):
-    params, data = problem
-    return params, *data
-
-
-def stacked(*problems):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
-
-
-def train_lanes(params, data, protocol):
-    return jax.vmap(lambda p, x, y: training.train(p, x, y, protocol))(params, *data)
-
-
-def lane(result, i):
-    return jax.tree.map(lambda leaf: leaf[i], result)
-
-
-def assert_close(got, expected, **tolerances):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, **tolerances)
-
-
-def assert_same_bits(got, expected):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
 
 
 def loop(params, data, loss, learning_rate, steps):
@@ -233,94 +200,6 @@ def test_default_target_is_a_loss_of_1e_minus_30():
     assert pytest.approx(-69.0775527898) == training.TARGET
 
 
-def check_status(result, status, sentence):
-    assert result.status == status
-    assert sentence in Status(int(result.status)).describe()
-
-
-def test_status_converged():
-    params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, target_log_loss=-4.0))
-    check_status(result, Status.CONVERGED, "the log loss reached the target")
-    # A target that the start meets takes no step.
-    result = training.train(params, *data, Protocol(FLOW, target_log_loss=50.0))
-    check_status(result, Status.CONVERGED, "reached the target")
-    assert result.steps == 0
-    assert_same_bits(result.params, params)
-
-
-def test_status_step_cap():
-    params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, max_steps=80))
-    check_status(result, Status.STEP_CAP, "raise max_steps")
-    assert result.steps == 80
-    assert networks.margins(result.params, *data).min() > 0
-
-
-def test_no_steps_leave_the_network_as_it_is():
-    params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, max_steps=0, representation="plain"))
-    assert result.steps == 0
-    assert result.status in (Status.STEP_CAP, Status.NOT_SEPARABLE)
-    assert_same_bits(result.params, params)
-    expected, _ = losses.log_loss(networks.margins(params, *data))
-    np.testing.assert_allclose(result.log_loss, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", [FLOW, optimizers.loss_scaled(0.005)])
-def test_status_not_separable(optimizer):
-    params, data = problem(8, 3, 40)
-    x, y = data.x.at[1].set(data.x[0]), data.y.at[:2].set(jnp.array([1.0, -1.0]))
-    result = training.train(params, x, y, Protocol(optimizer, max_steps=600))
-    check_status(result, Status.NOT_SEPARABLE, "equal points with opposite labels")
-    assert result.steps == 600
-    assert networks.margins(result.params, x, y).min() <= 0
-
-
-@pytest.mark.parametrize("learning_rate", [1e2, 1e30])
-def test_status_diverged(learning_rate):
-    params, data = problem()
-    result = training.train(params, *data, Protocol(optimizers.loss_scaled(learning_rate)))
-    check_status(result, Status.DIVERGED, "lower the learning rate or delta")
-    assert result.steps < 10
-    assert not np.isfinite(result.log_loss)
-
-
-@pytest.mark.parametrize("representation", ["plain", "span", "gram"])
-def test_status_stalled(representation):
-    params, data = problem()
-    dead = params._replace(b=params.b - 100)
-    result = training.train(dead, *data, Protocol(FLOW, representation=representation))
-    check_status(result, Status.STALLED, "no neuron is active on any sample")
-    assert result.steps == 0
-    np.testing.assert_allclose(result.log_loss, np.log(6), rtol=1e-6)
-
-
-def test_status_of_a_run_in_progress():
-    params, data = problem()
-    state = training.step(training.init(params, CAPPED, jax.random.key(0)), data, CAPPED)
-    assert state.status == Status.RUNNING
-    assert Status(int(state.status)).describe() == "still training"
-    assert len({status.describe() for status in Status}) == len(Status)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("representation", ["plain", "gram"])
-def test_a_lane_of_nan_leaves_its_neighbours_alone(bad, representation):
-    protocol = Protocol(FLOW, target_log_loss=-5.0, representation=representation)
-    params, data = stacked(*(problem(seed=seed) for seed in range(3)))
-    healthy = train_lanes(params, data, protocol)
-    poisoned = train_lanes(params._replace(w=params.w.at[1, 2, 0].set(bad)), data, protocol)
-    for i in (0, 2):
-        assert healthy.status[i] == Status.CONVERGED
-        assert_same_bits(lane(poisoned, i), lane(healthy, i))
-    assert poisoned.status[1] == Status.DIVERGED
-    in_data = train_lanes(params, data._replace(x=data.x.at[1, 0, 0].set(bad)), protocol)
-    for i in (0, 2):
-        assert_same_bits(lane(in_data, i), lane(healthy, i))
-    assert in_data.status[1] == Status.DIVERGED
-
-
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -341,87 +220,6 @@ def test_optimizers_of_optax_plug_in(optimizer):
     assert 10 < result.steps < 3000
     at_end, _ = losses.log_loss(networks.margins(result.params, *data))
     np.testing.assert_allclose(result.log_loss, at_end, rtol=1e-5)
-
-
-M, BATCH = 8, 3
-
-
-@pytest.mark.parametrize("padding", [0, 3, 4])
-def test_every_sample_is_used_once_in_an_epoch(padding):
-    x = jnp.stack([jnp.arange(1.0, M + 1), -jnp.arange(1.0, M + 1)], axis=1)
-    y = jnp.where(jnp.arange(M) % 3 == 0, 1.0, -1.0)
-    # Padding in the middle and at the end.
-    data = datasets.pad(Dataset(x, y), M + padding, 2)
-    data = jax.tree.map(lambda a: jnp.roll(a, padding // 2, axis=0), data)
-    protocol = Protocol(DESCENT, batch_size=BATCH)
-    start = training.init(problem(M, 2)[0], protocol, jax.random.key(0))
-
-    @jax.jit
-    def batch(seed, steps):
-        state = start._replace(key=jax.random.key(seed), steps=steps)
-        return training._mini_batch(state, data, protocol)
-
-    def epoch(seed, number):
-        batches = [batch(seed, np.int32(3 * number + i)) for i in range(3)]
-        assert [bool(first) for _, first, _ in batches] == [True, False, False]
-        assert [bool(last) for _, _, last in batches] == [False, False, True]
-        assert [b.x.shape for b, _, _ in batches] == [(BATCH, 2)] * 3
-        assert [int(np.sum(np.asarray(b.y) != 0)) for b, _, _ in batches] == [3, 3, 2]
-        rows = np.concatenate([np.asarray(b.x) for b, _, _ in batches])
-        labels = np.concatenate([np.asarray(b.y) for b, _, _ in batches])
-        return rows[labels != 0], labels[labels != 0]
-
-    orders = []
-    for seed, number in [(1, 0), (1, 1), (1, 2), (2, 0)]:
-        rows, labels = epoch(seed, number)
-        assert sorted(rows[:, 0]) == list(range(1, M + 1))
-        np.testing.assert_array_equal(rows[:, 1], -rows[:, 0])
-        np.testing.assert_array_equal(labels, np.asarray(y)[rows[:, 0].astype(int) - 1])
-        orders.append(tuple(rows[:, 0]))
-    assert len(set(orders)) == 4
-    assert tuple(epoch(1, 1)[0][:, 0]) == orders[1]
-
-
-def test_mini_batches_stop_on_the_loss_of_an_epoch():
-    params, data = problem(M)
-    full, _ = losses.log_loss(networks.margins(params, *data))
-    # Steps that move nothing: the loss of an epoch is the loss of the set.
-    still = optimizers.loss_scaled(1e-30)
-    for above, steps, status in [(1e-3, 2, Status.CONVERGED), (-1e-3, 9, Status.NOT_SEPARABLE)]:
-        protocol = Protocol(
-            still, batch_size=BATCH, target_log_loss=float(full) + above, max_steps=9
-        )
-        result = training.train(params, *data, protocol, jax.random.key(3))
-        assert (result.steps, result.status) == (steps, status)
-        if status == Status.CONVERGED:
-            np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)
-
-
-@pytest.mark.parametrize("representation", ["plain", "span"])
-def test_mini_batches_train(representation):
-    params, data = problem(M, 9, 20)
-    protocol = Protocol(
-        DESCENT, batch_size=BATCH, representation=representation, target_log_loss=-2.0
-    )
-    result = training.train(params, *data, protocol, jax.random.key(3))
-    assert result.status == Status.CONVERGED
-    assert result.steps % 3 == 2  # at the last batch of an epoch
-    assert losses.log_loss(networks.margins(result.params, *data))[0] < -2
-    other = training.train(params, *data, protocol, jax.random.key(4))
-    assert np.any(other.params.w != result.params.w)
-
-
-def test_mini_batches_match_full_batches_where_all_fit():
-    params, data = problem()
-    small = Protocol(DESCENT, batch_size=6, max_steps=20)
-    full = Protocol(DESCENT, max_steps=20)
-    assert_same_bits(training.train(params, *data, small), training.train(params, *data, full))
-
-
-def test_mini_batches_need_a_key():
-    params, data = problem(M)
-    with pytest.raises(ValueError, match="8 samples train in mini-batches: give a key to shuffle"):
-        training.train(params, *data, Protocol(DESCENT, batch_size=BATCH))
 
 
 def test_second_call_does_not_compile_again():
@@ -449,36 +247,6 @@ def test_flow_slides_along_kinks():
     protocol = Protocol(optimizers.log_loss_time(), max_steps=20_000)
     result = training.train(*flat(problem()), protocol)
     assert result.status == Status.CONVERGED
-
-
-# Live on samples 0 and 2 alone.
-HALF_LIVE = Params(jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.zeros(2), jnp.array([1.0, 0.5]))
-CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
-
-
-def test_a_batch_without_live_neurons_does_not_stall():
-    protocol = Protocol(DESCENT, batch_size=1, max_steps=60)
-    result = training.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))
-    assert result.status != Status.STALLED
-    assert result.steps == 60
-
-
-def test_cancelling_gradients_are_not_dead_neurons():
-    # Every neuron is active on every sample, the outputs cancel, and w has a gradient.
-    params = Params(jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -1.0]))
-    x, y = CORNERS.x[:2], CORNERS.y[:2]
-    assert not representations.gradient(params, Dataset(x, y), losses.exponential).dead
-    result = training.train(params, x, y, Protocol(DESCENT, target_log_loss=-1.0))
-    assert result.status == Status.CONVERGED
-
-
-def test_log_loss_at_a_cap_inside_an_epoch_is_that_of_all_samples():
-    params, data = problem(M)
-    still = optimizers.loss_scaled(1e-30)
-    protocol = Protocol(still, batch_size=BATCH, max_steps=3)
-    result = training.train(params, *data, protocol, jax.random.key(3))
-    full, _ = losses.log_loss(networks.margins(params, *data))
-    np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

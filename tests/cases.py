@@ -1,0 +1,46 @@
+"""Small problems, batches of them, and how results are compared."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxkkt import datasets, networks, training
+from jaxkkt.datasets import Dataset
+
+CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
+
+
+@partial(jax.jit, static_argnames=("m", "d", "k"))
+def problem(m=6, d=4, k=12, seed=0):
+    data_key, key = jax.random.split(jax.random.key(seed))
+    return networks.torch_linear(key, k, d), datasets.sphere(data_key, m, d)
+
+
+def flat(problem):
+    params, data = problem
+    return params, *data
+
+
+def stacked(*problems):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+
+
+def train_lanes(params, data, protocol):
+    return jax.vmap(lambda p, x, y: training.train(p, x, y, protocol))(params, *data)
+
+
+def lane(result, i):
+    return jax.tree.map(lambda leaf: leaf[i], result)
+
+
+def assert_close(got, expected, **tolerances):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, **tolerances)
+
+
+def assert_same_bits(got, expected):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)

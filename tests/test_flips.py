@@ -1,0 +1,234 @@
+"""Flips along a ray against float64, where they are not monotone, and what must not change them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rays import EPS, classified, line, on_line, outputs64, reference, rounding
+
+from jaxkkt import datasets, networks, perturbations, training
+from jaxkkt.networks import Params
+from jaxkkt.perturbations import FlipStatus, flip_size_bisection, flip_sizes_exact
+
+# --- flips that are not monotone ---
+
+# +1 for t >= 2, -1 at 1, +1 at 0, -1 for t <= -1: zero at 1.5, 0.5, -0.5. A sample at p is flipped
+# for c in (p - 1.5, p - 0.5) and beyond p + 0.5.
+ZIGZAG = line((1, 1, 2), (1, 0, -4), (1, -1, 4), (1, -2, -2), constant=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("points", "size"),
+    [
+        ([3.0], 1.5),
+        ([3.0, 3.5], 2.0),  # before the first un-flips
+        ([3.0, 4.2], 3.5),  # the first un-flipped at 2.7; flips again at 3.5
+        ([4.2, 3.0], 3.5),
+        ([4.2, 4.5, 5.3], 5.8),  # one is un-flipped at each of 3.8, 4.7 and 5.0
+    ],
+)
+def test_all_at_once_where_samples_unflip(points, size):
+    flips = on_line(ZIGZAG, points)
+    points = np.array(points)
+    np.testing.assert_allclose(flips.sizes, points - 1.5, rtol=8 * EPS)
+    np.testing.assert_allclose(flips.unflips, points - 0.5, rtol=8 * EPS)
+    assert flips.size == pytest.approx(size, rel=8 * EPS)
+    assert flips.status == FlipStatus.FLIPPED
+    assert not flips.monotone
+
+
+def test_misclassified_that_unflips():
+    flips = on_line(ZIGZAG, [1.0])
+    assert flips.sizes[0] == flips.size == 0
+    assert flips.unflips[0] == pytest.approx(0.5, rel=8 * EPS)
+    # Together with one flipped from 1.0 on, they meet where the first flips again.
+    assert on_line(ZIGZAG, [1.0, 2.5]).size == pytest.approx(1.5, rel=8 * EPS)
+
+
+def test_never_all_at_once():
+    flips = on_line(ZIGZAG, [3.0, 4.2], bracket=3.4)
+    np.testing.assert_allclose(flips.sizes, [1.5, 2.7], rtol=8 * EPS)
+    assert flips.size == jnp.inf
+    assert flips.status == FlipStatus.NO_FLIP
+    assert not flips.monotone
+
+
+def test_monotone_only_up_to_the_bracket():
+    assert on_line(ZIGZAG, [3.0], bracket=2.4).monotone
+    assert not on_line(ZIGZAG, [3.0], bracket=2.6).monotone
+
+
+def test_unchosen_samples_have_sizes_but_no_say():
+    params, x, y, u, chosen = classified(2)
+    flips = flip_sizes_exact(params, x, y, u, chosen)
+    assert len(set(flips.sizes.tolist())) > 2
+    for i in range(y.size):
+        alone = flip_sizes_exact(params, x, y, u, jnp.arange(y.size) == i)
+        np.testing.assert_array_equal(alone.sizes, flips.sizes)
+        assert alone.size == flips.sizes[i]
+
+
+def test_random_networks_against_float64():
+    """Among them flips that are not monotone, not at once, or missing."""
+    bracket = 12.0
+    cases = jax.vmap(partial(classified, d=2, m=3, k=12))(jnp.arange(400))
+    found = jax.jit(jax.vmap(partial(flip_sizes_exact, bracket=bracket)))(*cases)
+    cases, found = jax.tree.map(np.asarray, (cases, found))
+    intersected = unflipped = missing = 0
+    for seed in range(400):
+        params, x, y, u, chosen, flips = jax.tree.map(lambda a, i=seed: a[i], (*cases, found))
+        sizes, unflips, size = reference(params, x, y, u, chosen, bracket)
+        for mine, exact in ((flips.sizes, sizes), (flips.unflips, unflips)):
+            real = np.isfinite(exact)
+            np.testing.assert_array_equal(np.isfinite(mine), real)
+            c = np.where(real, exact, 1.0)
+            error = np.abs(np.where(real, mine, 1.0) - c)
+            assert np.all(error <= rounding(params, x, y, u, c)), (seed, mine, exact)
+        assert flips.size == pytest.approx(size, rel=1e-5), seed
+        first, stay = sizes[chosen].max(), np.isinf(unflips[chosen]).all()
+        assert flips.monotone == (stay and np.isfinite(first))
+        intersected += first < size < np.inf
+        unflipped += not stay
+        missing += np.isinf(size)
+    assert intersected >= 3
+    assert unflipped >= 30
+    assert missing >= 30
+
+
+def test_exact_against_a_fine_grid():
+    params, x, y, u, chosen = classified(5)
+    bracket = 4 * float(jnp.linalg.norm(x, axis=1).max())
+    flips = flip_sizes_exact(params, x, y, u, chosen)
+    grid, spacing = np.linspace(0, bracket, 20_001, retstep=True)
+    flipped = outputs64(params, x, y, u, grid) < 0
+    first = np.where(flipped.any(0), grid[flipped.argmax(0)], np.inf)
+    assert np.isfinite(first).any()
+    real = np.isfinite(first)
+    np.testing.assert_array_equal(np.isfinite(flips.sizes), real)
+    late = first[real] - np.asarray(flips.sizes)[real]
+    assert np.all((late >= -1e-5) & (late <= spacing))
+
+
+# --- trained networks ---
+
+
+@pytest.fixture(scope="module", params=[(20, 11, 50), (100, 100, 300)], ids=str)
+def trained(request):
+    d, m, k = request.param
+    x, y = datasets.sphere(jax.random.key(d), m, d)
+    run = training.train(networks.torch_linear(jax.random.key(k), k, d), x, y)
+    assert run.status == training.Status.CONVERGED
+    chosen = perturbations.on_margin(networks.margins(run.params, x, y))
+    return run.params, x, y, perturbations.universal_direction(x, y, chosen), chosen
+
+
+def test_bisection_equals_exact_on_trained_networks(trained):
+    exact, bisected = flip_sizes_exact(*trained), flip_size_bisection(*trained)
+    assert exact.monotone
+    assert exact.status == bisected.status == FlipStatus.FLIPPED
+    assert float(bisected.size) == pytest.approx(float(exact.size), rel=1e-5)
+    params, x, y, u, chosen = trained
+    assert float(exact.size) == float(exact.sizes[chosen].max())
+    # Beyond the size all are flipped, before it they are not; in float64, so no rounding in it.
+    around = outputs64(params, x, y, u, float(exact.size) * np.array([1 - 1e-5, 1 + 1e-5]))
+    assert around[0, chosen].max() > 0 > around[1, chosen].max()
+
+
+def test_exact_sizes_of_trained_networks_against_float64(trained):
+    params, x, y, u, chosen = jax.tree.map(np.asarray, trained)
+    flips = flip_sizes_exact(*trained, bracket=20.0)
+    some = slice(0, 25)
+    sizes = reference(params, x[some], y[some], u, chosen[some], 20.0)[0]
+    error = np.abs(flips.sizes[some] - sizes)
+    assert np.all(error <= rounding(params, x[some], y[some], u, sizes))
+    assert np.all(error <= 1e-5 * sizes)
+
+
+# --- what must not change the answer ---
+
+
+def assert_same(a, b, tolerance):
+    for one, other in ((a.sizes, b.sizes), (a.unflips, b.unflips), (a.size, b.size)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+    assert a.monotone == b.monotone
+    assert a.status == b.status
+
+
+@pytest.fixture(params=[0, 5, 11])
+def case(request):
+    """A classified network, its flips, and how far rounding alone may move them."""
+    params, x, y, u, chosen = classified(request.param)
+    flips = flip_sizes_exact(params, x, y, u, chosen)
+    tolerance = 0.0
+    for sizes in (flips.sizes, flips.unflips):
+        c = np.where(np.isfinite(sizes), sizes, 1.0)
+        bound = rounding(params, x, y, u, c)
+        tolerance = max(tolerance, 2 * bound[np.isfinite(sizes)].max(initial=0))
+    assert jnp.isfinite(flips.sizes).sum() >= 2
+    assert tolerance < 1e-3
+    return params, x, y, u, chosen, flips, tolerance
+
+
+def test_permuted_neurons_and_samples(case):
+    params, x, y, u, chosen, flips, tolerance = case
+    neurons = np.random.default_rng(0).permutation(params.v.size)
+    shuffled = Params(*(p[neurons] for p in params))
+    assert_same(flip_sizes_exact(shuffled, x, y, u, chosen), flips, tolerance)
+    order = np.random.default_rng(1).permutation(y.size)
+    moved = flip_sizes_exact(params, x[order], y[order], u, chosen[order])
+    as_before = flips._replace(sizes=flips.sizes[order], unflips=flips.unflips[order])
+    assert_same(moved, as_before, tolerance)
+
+
+def test_inputs_rotated_with_the_weights(case):
+    params, x, y, u, chosen, flips, tolerance = case
+    q = np.linalg.qr(np.random.default_rng(2).normal(size=(x.shape[1],) * 2))[0].astype(np.float32)
+    rotated = flip_sizes_exact(params._replace(w=params.w @ q), x @ q, y, u @ q, chosen)
+    assert_same(rotated, flips, 4 * tolerance)  # the weights themselves are rounded again
+
+
+@pytest.mark.parametrize("scale", [4.0, 1 / 3])
+def test_rescaled_parameters(case, scale):
+    params, x, y, u, chosen, flips, tolerance = case
+    scaled = Params(*(p * scale for p in params))
+    assert_same(flip_sizes_exact(scaled, x, y, u, chosen), flips, tolerance)
+
+
+def test_flipped_labels_with_flipped_outputs(case):
+    params, x, y, u, chosen, flips, tolerance = case
+    u_back = perturbations.universal_direction(x, -y, chosen)
+    np.testing.assert_array_equal(u_back, -u)
+    assert_same(
+        flip_sizes_exact(params._replace(v=-params.v), x, -y, u_back, chosen), flips, tolerance
+    )
+
+
+def test_padding_is_inert(case):
+    params, x, y, u, chosen, flips, tolerance = case
+    (m, d), k = x.shape, params.v.size
+    data = datasets.pad(datasets.Dataset(x, y), m + 3, d + 2)
+    wide = networks.pad(params, k + 24, d + 2)
+    everybody = jnp.concatenate([chosen, jnp.ones(3, bool)])  # padded samples chosen by mistake
+    arguments = (wide, *data, jnp.pad(u, (0, 2)), everybody)
+    padded = flip_sizes_exact(*arguments)
+    assert jnp.isnan(padded.sizes[m:]).all()
+    assert jnp.isnan(padded.unflips[m:]).all()
+    cut = padded._replace(sizes=padded.sizes[:m], unflips=padded.unflips[:m])
+    assert_same(cut, flips, tolerance)
+    bisected = flip_size_bisection(params, x, y, u, chosen)
+    assert flip_size_bisection(*arguments).size == pytest.approx(float(bisected.size), rel=1e-5)
+
+
+@pytest.mark.parametrize("case", [5], indirect=True)
+def test_blocks_of_samples_change_nothing(case, monkeypatch):
+    params, x, y, u, chosen, flips, tolerance = case
+    monkeypatch.setattr(perturbations, "BLOCK_ELEMENTS", 4 * params.v.size)  # 4 + 4 + 1 samples
+    arguments = (params, x, y, u, chosen, perturbations._bracket(x, None))
+
+    def anew(*arguments):  # JAX would reuse the trace of the function itself
+        return perturbations._exact.__wrapped__(*arguments)
+
+    assert "f32[4,40]" in str(jax.make_jaxpr(anew)(*arguments))
+    assert_same(jax.jit(anew)(*arguments), flips, tolerance)

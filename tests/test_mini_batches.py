@@ -1,0 +1,111 @@
+"""Training in shuffled batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CORNERS, assert_same_bits, problem
+
+from jaxkkt import datasets, losses, networks, optimizers, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.networks import Params
+from jaxkkt.training import Protocol, Status
+
+DESCENT = optimizers.loss_scaled(0.05)
+M, BATCH = 8, 3
+# Live on samples 0 and 2 alone.
+HALF_LIVE = Params(jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.zeros(2), jnp.array([1.0, 0.5]))
+
+
+@pytest.mark.parametrize("padding", [0, 3, 4])
+def test_every_sample_is_used_once_in_an_epoch(padding):
+    x = jnp.stack([jnp.arange(1.0, M + 1), -jnp.arange(1.0, M + 1)], axis=1)
+    y = jnp.where(jnp.arange(M) % 3 == 0, 1.0, -1.0)
+    # Padding in the middle and at the end.
+    data = datasets.pad(Dataset(x, y), M + padding, 2)
+    data = jax.tree.map(lambda a: jnp.roll(a, padding // 2, axis=0), data)
+    protocol = Protocol(DESCENT, batch_size=BATCH)
+    start = training.init(problem(M, 2)[0], protocol, jax.random.key(0))
+
+    @jax.jit
+    def batch(seed, steps):
+        state = start._replace(key=jax.random.key(seed), steps=steps)
+        return training._mini_batch(state, data, protocol)
+
+    def epoch(seed, number):
+        batches = [batch(seed, np.int32(3 * number + i)) for i in range(3)]
+        assert [bool(first) for _, first, _ in batches] == [True, False, False]
+        assert [bool(last) for _, _, last in batches] == [False, False, True]
+        assert [b.x.shape for b, _, _ in batches] == [(BATCH, 2)] * 3
+        assert [int(np.sum(np.asarray(b.y) != 0)) for b, _, _ in batches] == [3, 3, 2]
+        rows = np.concatenate([np.asarray(b.x) for b, _, _ in batches])
+        labels = np.concatenate([np.asarray(b.y) for b, _, _ in batches])
+        return rows[labels != 0], labels[labels != 0]
+
+    orders = []
+    for seed, number in [(1, 0), (1, 1), (1, 2), (2, 0)]:
+        rows, labels = epoch(seed, number)
+        assert sorted(rows[:, 0]) == list(range(1, M + 1))
+        np.testing.assert_array_equal(rows[:, 1], -rows[:, 0])
+        np.testing.assert_array_equal(labels, np.asarray(y)[rows[:, 0].astype(int) - 1])
+        orders.append(tuple(rows[:, 0]))
+    assert len(set(orders)) == 4
+    assert tuple(epoch(1, 1)[0][:, 0]) == orders[1]
+
+
+def test_mini_batches_stop_on_the_loss_of_an_epoch():
+    params, data = problem(M)
+    full, _ = losses.log_loss(networks.margins(params, *data))
+    # Steps that move nothing: the loss of an epoch is the loss of the set.
+    still = optimizers.loss_scaled(1e-30)
+    for above, steps, status in [(1e-3, 2, Status.CONVERGED), (-1e-3, 9, Status.NOT_SEPARABLE)]:
+        protocol = Protocol(
+            still, batch_size=BATCH, target_log_loss=float(full) + above, max_steps=9
+        )
+        result = training.train(params, *data, protocol, jax.random.key(3))
+        assert (result.steps, result.status) == (steps, status)
+        if status == Status.CONVERGED:
+            np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)
+
+
+@pytest.mark.parametrize("representation", ["plain", "span"])
+def test_mini_batches_train(representation):
+    params, data = problem(M, 9, 20)
+    protocol = Protocol(
+        DESCENT, batch_size=BATCH, representation=representation, target_log_loss=-2.0
+    )
+    result = training.train(params, *data, protocol, jax.random.key(3))
+    assert result.status == Status.CONVERGED
+    assert result.steps % 3 == 2  # at the last batch of an epoch
+    assert losses.log_loss(networks.margins(result.params, *data))[0] < -2
+    other = training.train(params, *data, protocol, jax.random.key(4))
+    assert np.any(other.params.w != result.params.w)
+
+
+def test_mini_batches_match_full_batches_where_all_fit():
+    params, data = problem()
+    small = Protocol(DESCENT, batch_size=6, max_steps=20)
+    full = Protocol(DESCENT, max_steps=20)
+    assert_same_bits(training.train(params, *data, small), training.train(params, *data, full))
+
+
+def test_mini_batches_need_a_key():
+    params, data = problem(M)
+    with pytest.raises(ValueError, match="8 samples train in mini-batches: give a key to shuffle"):
+        training.train(params, *data, Protocol(DESCENT, batch_size=BATCH))
+
+
+def test_a_batch_without_live_neurons_does_not_stall():
+    protocol = Protocol(DESCENT, batch_size=1, max_steps=60)
+    result = training.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))
+    assert result.status != Status.STALLED
+    assert result.steps == 60
+
+
+def test_log_loss_at_a_cap_inside_an_epoch_is_that_of_all_samples():
+    params, data = problem(M)
+    still = optimizers.loss_scaled(1e-30)
+    protocol = Protocol(still, batch_size=BATCH, max_steps=3)
+    result = training.train(params, *data, protocol, jax.random.key(3))
+    full, _ = losses.log_loss(networks.margins(params, *data))
+    np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)

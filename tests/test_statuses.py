@@ -1,0 +1,113 @@
+"""How runs end."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CORNERS, assert_same_bits, lane, problem, stacked, train_lanes
+
+from jaxkkt import losses, networks, optimizers, representations, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.networks import Params
+from jaxkkt.training import Protocol, Status
+
+FLOW = optimizers.log_loss_time(0.05)
+DESCENT = optimizers.loss_scaled(0.05)
+CAPPED = Protocol(DESCENT, max_steps=150)
+
+
+def check_status(result, status, sentence):
+    assert result.status == status
+    assert sentence in Status(int(result.status)).describe()
+
+
+def test_status_converged():
+    params, data = problem()
+    result = training.train(params, *data, Protocol(FLOW, target_log_loss=-4.0))
+    check_status(result, Status.CONVERGED, "the log loss reached the target")
+    # A target that the start meets takes no step.
+    result = training.train(params, *data, Protocol(FLOW, target_log_loss=50.0))
+    check_status(result, Status.CONVERGED, "reached the target")
+    assert result.steps == 0
+    assert_same_bits(result.params, params)
+
+
+def test_status_step_cap():
+    params, data = problem()
+    result = training.train(params, *data, Protocol(FLOW, max_steps=80))
+    check_status(result, Status.STEP_CAP, "raise max_steps")
+    assert result.steps == 80
+    assert networks.margins(result.params, *data).min() > 0
+
+
+def test_no_steps_leave_the_network_as_it_is():
+    params, data = problem()
+    result = training.train(params, *data, Protocol(FLOW, max_steps=0, representation="plain"))
+    assert result.steps == 0
+    assert result.status in (Status.STEP_CAP, Status.NOT_SEPARABLE)
+    assert_same_bits(result.params, params)
+    expected, _ = losses.log_loss(networks.margins(params, *data))
+    np.testing.assert_allclose(result.log_loss, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [FLOW, optimizers.loss_scaled(0.005)])
+def test_status_not_separable(optimizer):
+    params, data = problem(8, 3, 40)
+    x, y = data.x.at[1].set(data.x[0]), data.y.at[:2].set(jnp.array([1.0, -1.0]))
+    result = training.train(params, x, y, Protocol(optimizer, max_steps=600))
+    check_status(result, Status.NOT_SEPARABLE, "equal points with opposite labels")
+    assert result.steps == 600
+    assert networks.margins(result.params, x, y).min() <= 0
+
+
+@pytest.mark.parametrize("learning_rate", [1e2, 1e30])
+def test_status_diverged(learning_rate):
+    params, data = problem()
+    result = training.train(params, *data, Protocol(optimizers.loss_scaled(learning_rate)))
+    check_status(result, Status.DIVERGED, "lower the learning rate or delta")
+    assert result.steps < 10
+    assert not np.isfinite(result.log_loss)
+
+
+@pytest.mark.parametrize("representation", ["plain", "span", "gram"])
+def test_status_stalled(representation):
+    params, data = problem()
+    dead = params._replace(b=params.b - 100)
+    result = training.train(dead, *data, Protocol(FLOW, representation=representation))
+    check_status(result, Status.STALLED, "no neuron is active on any sample")
+    assert result.steps == 0
+    np.testing.assert_allclose(result.log_loss, np.log(6), rtol=1e-6)
+
+
+def test_status_of_a_run_in_progress():
+    params, data = problem()
+    state = training.step(training.init(params, CAPPED, jax.random.key(0)), data, CAPPED)
+    assert state.status == Status.RUNNING
+    assert Status(int(state.status)).describe() == "still training"
+    assert len({status.describe() for status in Status}) == len(Status)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("representation", ["plain", "gram"])
+def test_a_lane_of_nan_leaves_its_neighbours_alone(bad, representation):
+    protocol = Protocol(FLOW, target_log_loss=-5.0, representation=representation)
+    params, data = stacked(*(problem(seed=seed) for seed in range(3)))
+    healthy = train_lanes(params, data, protocol)
+    poisoned = train_lanes(params._replace(w=params.w.at[1, 2, 0].set(bad)), data, protocol)
+    for i in (0, 2):
+        assert healthy.status[i] == Status.CONVERGED
+        assert_same_bits(lane(poisoned, i), lane(healthy, i))
+    assert poisoned.status[1] == Status.DIVERGED
+    in_data = train_lanes(params, data._replace(x=data.x.at[1, 0, 0].set(bad)), protocol)
+    for i in (0, 2):
+        assert_same_bits(lane(in_data, i), lane(healthy, i))
+    assert in_data.status[1] == Status.DIVERGED
+
+
+def test_cancelling_gradients_are_not_dead_neurons():
+    # Every neuron is active on every sample, the outputs cancel, and w has a gradient.
+    params = Params(jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -1.0]))
+    x, y = CORNERS.x[:2], CORNERS.y[:2]
+    assert not representations.gradient(params, Dataset(x, y), losses.exponential).dead
+    result = training.train(params, x, y, Protocol(DESCENT, target_log_loss=-1.0))
+    assert result.status == Status.CONVERGED
