@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.networks import PRECISION, Params, margins, preactivations, relu
 
-# Breakpoints held at a time: with its temporaries a block of samples takes a few times 16 MB.
-BLOCK_ELEMENTS = 2**22
+# Breakpoints sorted at a time; blocks of padding alone are skipped.
+BLOCK_ELEMENTS = 2**16
 
 
 class FlipStatus(IntEnum):
@@ -224,10 +224,20 @@ def _exact(
         return _first_flip(_ray(params, *sample, along), after, bracket)
 
     def all_samples(after: Array) -> tuple[Array, Array]:
-        block = max(1, BLOCK_ELEMENTS // params.v.shape[0])
-        if x.shape[0] <= block:
-            return jax.vmap(partial(one, after=after))((x, y))
-        return jax.lax.map(partial(one, after=after), (x, y), batch_size=block)
+        m = x.shape[0]
+        size = min(m, max(1, BLOCK_ELEMENTS // params.v.shape[0]))
+        count = -(-m // size)
+        more = count * size - m
+        padded = jnp.pad(x, ((0, more), (0, 0))), jnp.pad(y, (0, more))
+        blocks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), padded)
+
+        def block(samples: tuple[Array, Array]) -> tuple[Array, Array]:
+            search = jax.vmap(partial(one, after=after))
+            skip = jax.tree.map(jnp.zeros_like, (samples[1], samples[1]))
+            return jax.lax.cond(jnp.any(samples[1] != 0), search, lambda _: skip, samples)
+
+        flips, unflips = jax.lax.map(block, blocks)
+        return flips.reshape(-1)[:m], unflips.reshape(-1)[:m]
 
     def somebody_unflipped(search: _Search) -> Array:
         unflipped = jnp.any(chosen & (search.until <= search.c))
