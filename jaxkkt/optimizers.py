@@ -103,15 +103,15 @@ def log_loss_time(
     down as 1/s later: h = delta (1 + s)^1.5 up to `largest`, s being the fall of log L so far.
 
     Equal margins make the flow stiff: the modes that hold them together decay much faster than the
-    rest, the more samples the faster. A step is therefore one of the first-order
-    Runge-Kutta-Chebyshev method (van der Houwen and Sommeijer 1980), which is stable up to
-    h * rate = 1.93 n^2 with n gradients, and is Euler's method for n = 1: momentum whose
-    coefficients change from gradient to gradient, restarted with every step. n is the least that keeps the estimated rate stable, at most
-    `stages`; beyond that h shrinks, but not below delta. The estimate starts at `stiffness`, its
-    least; it grows when a step realizes less than the share `realized` of h, for then the margins
-    oscillate, and shrinks when it realizes more. Neurons that slide along kinks lower that share
-    for every h, so it is not asked to be near 1. `python -m benchmarks.protocols` measures how
-    close this comes to `paper_schedule`.
+    rest, the more samples the faster. A step is therefore one of the first-order Runge-Kutta-
+    Chebyshev method (van der Houwen and Sommeijer 1980), which is stable up to h * rate = 1.93 n^2
+    with n gradients, and is Euler's method for n = 1: momentum whose coefficients change from
+    gradient to gradient, restarted with every step. n is the least that keeps the estimated rate
+    stable, at most `stages`; beyond that h shrinks, but not below delta. The estimate starts at
+    `stiffness`, its least; it grows when a step realizes less than the share `realized` of h, for
+    then the margins oscillate, and shrinks when it realizes more. Neurons that slide along kinks
+    lower that share for every h, so it is not asked to be near 1. `python -m benchmarks.protocols`
+    measures how close this comes to `paper_schedule`.
     """
     for name, value in (("delta", delta), ("largest", largest), ("stiffness", stiffness)):
         _require_positive(name, value)
