@@ -9,9 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import peers, timing, training
+import jaxkkt as jk
+from benchmarks import peers, protocols, timing, training
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
+from jaxkkt.engine import results
+from jaxkkt.engine.lanes import Row
 
 SMALL = Case(20, 12, 50, networks=2, steps=20, speedup=1, share=0.5)
 STEPS = 220  # two changes of the learning rate
@@ -172,3 +175,36 @@ def test_markdown_aligns_and_rounds():
     assert timing.markdown([{"n": 1.23456, "name": "a"}, {"n": 12345.6, "name": "bcdef"}]) == (
         "|     n | name  |\n| ----: | ----- |\n|  1.23 | a     |\n| 12346 | bcdef |"
     )
+
+
+def test_protocols_are_compared_run_by_run():
+    runs = jk.grid(d=[50], alpha=[1.0, 1.5], width=[100], seed=range(3))
+
+    def results_of(factor, steps, failed=()):
+        rows = [
+            Row(
+                run,
+                {
+                    "flip_size_exact": 2.0 * (factor if run.seed == 1 else 1.0),
+                    "on_margin_share": 1.0 if run.seed else 0.9 * factor,
+                    "normalized_margin": 0.3 * factor,
+                    "steps": steps,
+                    "status": int(jk.Status.STEP_CAP if run in failed else jk.Status.CONVERGED),
+                },
+            )
+            for run in runs
+        ]
+        return results.to_dataset(rows, {}, {})
+
+    tables = {"flow": results_of(1.005, 900, failed=runs[2:3]), "paper": results_of(1.0, 72_000)}
+    square, many = protocols.compare(tables, "flow", "paper")
+    assert (square["runs"], square["compared"], square["within_limit"]) == (3, 2, 1)
+    assert (many["runs"], many["compared"], many["within_limit"]) == (3, 3, 3)
+    for record in (square, many):
+        assert record["c_largest_error"] == pytest.approx(0.005)
+        assert record["share_largest_error"] == pytest.approx(0.0045)
+        assert record["normalized_margin_largest_error"] == pytest.approx(0.005)
+        assert record["least_steps_ratio"] == 80
+    printed = protocols.table([square, many])
+    for words in ("2 of 3", "1 within 0.1%", "3 within 1.0%", "1/80"):
+        assert words in printed
