@@ -7,7 +7,7 @@ import xarray as xr
 import jaxkkt as jk
 from jaxkkt.engine import results
 from jaxkkt.engine.lanes import Row
-from sweeps import vardi_claims, vardi_figures
+from sweeps import vardi_claims, vardi_figures, vardi_transfer
 
 TINY = ["--d", "12", "16", "--alpha", "0.5", "1.0", "--width", "30", "50", "--seeds", "2"]
 
@@ -151,3 +151,23 @@ class TestCommandLine:
         assert {r.alpha for r in quick} == {r.alpha for r in paper} == {0.5, 0.8, 1.0, 1.2, 1.5}
         assert len({r.d for r in quick}) >= 5
         assert max(r.samples for r in paper) == 31623
+
+
+class TestTransfer:
+    ARGUMENTS = ("--d", "12", "--alpha", "0.8", "--width", "20", "30", "--seeds", "1")
+
+    def test_every_direction_is_tried_on_every_network(self, tmp_path, capsys):
+        assert vardi_transfer.main([*self.ARGUMENTS, "--out", str(tmp_path)]) == 0
+        sizes = xr.load_dataset(tmp_path / "transfer.nc").flip_size.sel(alpha=0.8)
+        assert dict(sizes.sizes) == {"direction": 4, "network": 4}
+        assert "torch, width 30, seed 0" in sizes.network
+        assert np.isfinite(sizes).all()
+        # All 7 samples are on the margin of all networks: one direction, one size a network.
+        np.testing.assert_allclose(sizes, np.broadcast_to(np.diag(sizes), (4, 4)), rtol=1e-4)
+        assert "| 0.8 | 4 |" in capsys.readouterr().out
+        assert "12 of 12" in vardi_transfer.summary(0.8, sizes)
+
+    def test_a_failed_network_is_an_error(self, tmp_path, capsys):
+        arguments = ["--d", "2", "--alpha", "3", "--width", "1", "--seeds", "1"]
+        assert vardi_transfer.main([*arguments, "--out", str(tmp_path)]) == 2
+        assert "error: a network of width 1 did not converge" in capsys.readouterr().err
