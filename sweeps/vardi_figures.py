@@ -47,7 +47,7 @@ def preset(name: str) -> list[Run]:
         variants: dict[str, Any] = {"d": (100,), "width": (WIDTH,), "seed": seeds}
         return [
             *engine.grid(d=d, alpha=ALPHAS, width=(WIDTH,), seed=seeds),
-            *engine.grid(d=d, alpha=(1.0,), width=(100, 300, 3000), seed=seeds),
+            *engine.grid(d=d, alpha=(1.0,), width=(100, 300, 2000), seed=seeds),
             *engine.grid(**variants, alpha=ALPHAS[:4], loss=("logistic",)),
             # Gaussian data of more samples take ten times the steps: see docs/protocols.md.
             *engine.grid(**variants, alpha=ALPHAS[:2], data=("gaussian",)),
