@@ -72,9 +72,7 @@ def summary(alpha: float, matrix: xr.DataArray) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     matrices = []
-    print(
-        "| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |"
-    )
+    print("| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |")
     print("| --- | --- | --- | --- | --- | --- |")
     try:
         for alpha in options.alpha:
