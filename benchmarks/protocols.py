@@ -25,13 +25,14 @@ from jaxkkt.optimizers import paper_schedule
 from jaxkkt.training import Status, flow_protocol, paper_protocol
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
-CONTROLS = ("paper, rotated", "paper, half the rate")
 CONTENDERS = {
     "flow": flow_protocol(),
     "flow, finer": flow_protocol(delta=0.001),
     "paper": paper_protocol(),
-    CONTROLS[0]: paper_protocol(representation="span"),
-    CONTROLS[1]: replace(
+}
+CONTROLS = {
+    "paper, rotated": paper_protocol(representation="span"),
+    "paper, half the rate": replace(
         paper_protocol(),
         optimizer=paper_schedule(0.5e-5, every=200),
         max_steps=400_000,
@@ -68,11 +69,8 @@ def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dic
     ratio = (b.steps / a.steps).where(both)
     records = []
     for alpha in a.alpha.values:
-        e, s, n, r = (
-            values[np.isfinite(values)]
-            for v in (error, share, margin, ratio)
-            for values in (v.sel(alpha=alpha).values.ravel(),)
-        )
+        columns = [v.sel(alpha=alpha).values.ravel() for v in (error, share, margin, ratio)]
+        e, s, n, r = (column[np.isfinite(column)] for column in columns)
         limit = 0.001 if alpha <= 1 else 0.01
         records.append(
             {
@@ -119,11 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loss=("exponential", "logistic"),
     )
     results = {}
-    contenders = {
-        name: protocol
-        for name, protocol in CONTENDERS.items()
-        if not (options.no_control and name in CONTROLS)
-    }
+    contenders = CONTENDERS if options.no_control else CONTENDERS | CONTROLS
     for name, protocol in contenders.items():
         folder = options.out / name.replace(", ", "-").replace(" ", "-")
         results[name] = engine.sweep(runs, protocol, store=folder)

@@ -49,7 +49,7 @@ def preset(name: str) -> list[Run]:
             *engine.grid(d=d, alpha=ALPHAS, width=(WIDTH,), seed=seeds),
             *engine.grid(d=d, alpha=(1.0,), width=(100, 300, 2000), seed=seeds),
             *engine.grid(**variants, alpha=ALPHAS[:4], loss=("logistic",)),
-            # Gaussian data of more samples take ten times the steps: see docs/protocols.md.
+            # Gaussian data of more samples take several times the steps: see docs/protocols.md.
             *engine.grid(**variants, alpha=ALPHAS[:2], data=("gaussian",)),
         ]
     seeds, d = range(5), range(100, 1001, 100)
@@ -184,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nstopped; the same command goes on with the rows in {out}", file=sys.stderr)
         return 130
     paths = [*panels(results, out), out / "claims.md"]
-    table = claims_table(results, planned=len(runs))
+    if not options.landed:
+        paths.append(out / "results.nc")
+    table = claims_table(results, planned=len(set(runs)))
     (out / "claims.md").write_text(table)
     print(table)
     print("wrote", ", ".join(map(str, paths)), file=sys.stderr)

@@ -63,18 +63,22 @@ def summary(alpha: float, matrix: xr.DataArray) -> str:
     own = np.diag(matrix)
     others = (matrix.values / own)[~np.eye(own.size, dtype=bool)]
     flipped = np.isfinite(others)
+    ratios = others[flipped] if flipped.any() else np.array([np.nan])
     return (
         f"| {alpha:g} | {own.size} | {own.mean():.3f} | {flipped.sum()} of {others.size} "
-        f"| {np.median(others[flipped]):.3f} | {others[flipped].max():.3f} |"
+        f"| {np.median(ratios):.3f} | {ratios.max():.3f} |"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    if options.seeds < 1:
+        parser().error(f"--seeds must be at least 1, got {options.seeds}")
     matrices = []
     print("| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |")
     print("| --- | --- | --- | --- | --- | --- |")
     try:
+        options.out.mkdir(parents=True, exist_ok=True)
         for alpha in options.alpha:
             samples = round(options.d**alpha)
             data = jk.datasets.sphere(jax.random.key(0), samples, options.d)
@@ -89,10 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
             print(summary(alpha, matrices[-1]))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    options.out.mkdir(parents=True, exist_ok=True)
     table = xr.concat(matrices, xr.Variable("alpha", options.alpha))
     table.attrs = {
         "long_name": "smallest perturbation along the direction of `direction` that flips all "

@@ -276,8 +276,14 @@ class TestStore:
 
     def test_folder_of_something_else_is_refused(self, tmp_path):
         (tmp_path / "rows").mkdir()
+        (tmp_path / "rows" / "x.json").write_text("")
         with pytest.raises(ValueError, match=r"holds rows but no settings.json"):
             Store(tmp_path, {})
+
+    def test_killed_before_its_settings_were_written(self, tmp_path):
+        (tmp_path / "rows").mkdir()
+        Store(tmp_path, {})
+        assert (tmp_path / "settings.json").exists()
 
     @pytest.mark.parametrize("damage", [lambda b: b[:20], lambda b: b"", lambda b: b[:-3] + b"9}}"])
     def test_damaged_rows_are_set_aside(self, tmp_path, damage):
@@ -300,7 +306,9 @@ class TestStore:
     def test_leftovers_are_cleaned(self, tmp_path):
         Store(tmp_path, {})
         (tmp_path / "rows" / "x.json.part").write_text("half")
-        Store(tmp_path, {})
+        store = Store(tmp_path, {})
+        assert list(tmp_path.rglob("*.part"))  # of a sweep that may be running
+        store.tidy()
         assert not list(tmp_path.rglob("*.part"))
 
 

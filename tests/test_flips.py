@@ -232,3 +232,10 @@ def test_blocks_of_samples_change_nothing(case, monkeypatch):
 
     assert "f32[4,40]" in str(jax.make_jaxpr(anew)(*arguments))
     assert_same(jax.jit(anew)(*arguments), flips, tolerance)
+    # Blocks of padding alone are skipped.
+    x, y, chosen = (jnp.concatenate([jnp.zeros_like(a[:8]), a]) for a in (x, y, chosen))
+    padded = jax.jit(anew)(params, x, y, u, chosen, arguments[-1])
+    assert_same(
+        padded._replace(sizes=padded.sizes[8:], unflips=padded.unflips[8:]), flips, tolerance
+    )
+    assert jnp.isnan(padded.sizes[:8]).all()

@@ -94,12 +94,15 @@ class TestCommandLine:
         assert f"no row has landed in {tmp_path}" in capsys.readouterr().err
         vardi_figures.main(arguments)
         gone = sorted((tmp_path / "rows").glob("d16-a1-*"))[:3]
+        being_written = tmp_path / "rows" / "next.json.part"
+        being_written.write_text("by the sweep that runs")
         for path in [*gone, tmp_path / "figure1a.png", tmp_path / "claims.md"]:
             path.unlink()
         assert vardi_figures.main([*arguments, "--landed"]) == 0
         assert "13 of 16 runs: 13 converged" in (tmp_path / "claims.md").read_text()
         assert (tmp_path / "figure1a.png").exists()
         assert not gone[0].exists()
+        assert being_written.exists()
 
     def test_interrupt_says_how_to_go_on(self, tmp_path, capsys, monkeypatch):
         def interrupted(*_):

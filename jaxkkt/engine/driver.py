@@ -112,7 +112,10 @@ def sweep(
     planned = plan_sweep(wanted, protocol)
     settings = _settings(wanted, protocol, measurements)
     saved = Store(store, settings) if store is not None else None
-    rows: dict[Run, Row] = saved.load(wanted) if saved is not None else {}
+    rows: dict[Run, Row] = {}
+    if saved is not None:
+        saved.tidy()
+        rows = saved.load(wanted)
 
     tally, started = Tally(), perf_counter()
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
@@ -162,12 +165,15 @@ def landed(
 ) -> xr.Dataset:
     """The rows that a sweep with these arguments has in `store` so far; trains nothing.
 
+    The sweep may be running meanwhile.
+
     Raises ValueError where the folder holds a sweep with other settings, or no row.
     """
     protocol, measurements = _defaults(protocol, measurements)
     wanted = unique(runs)
     settings = _settings(wanted, protocol, measurements)
-    rows = Store(store, settings).load(wanted) if Path(store).is_dir() else {}
+    begun = (Path(store) / "settings.json").is_file()
+    rows = Store(store, settings).load(wanted) if begun else {}
     if not rows:
         raise ValueError(f"no row has landed in {store}: start the sweep with that folder first")
     return _dataset((rows[run] for run in wanted if run in rows), measurements, settings)

@@ -33,14 +33,17 @@ class Store:
                     f"{self.folder} holds a sweep with other settings; give another folder, or the "
                     "same settings to go on with it. What differs:\n  " + "\n  ".join(differing)
                 )
-        elif self._rows.exists():
+        elif self._rows.exists() and any(self._rows.iterdir()):
             raise ValueError(
                 f"{self.folder} holds rows but no settings.json: not the folder of a sweep, or a "
                 "damaged one; give another folder"
             )
         else:
-            self._rows.mkdir(parents=True)
+            self._rows.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(settings, indent=1).encode())
+
+    def tidy(self) -> None:
+        """Removes files that were cut short; only for the one sweep that writes here."""
         for leftover in self.folder.rglob("*.part"):
             leftover.unlink()
 
