@@ -134,7 +134,7 @@ def gradient(
         grads = GramParams(on_pre, on_all_pre, on_v)
         squared = _dot(on_pre, on_all_pre) + _dot(on_v, on_v)
     else:
-        grads = Params(jnp.dot(on_pre.T, data.x, precision=PRECISION), on_pre.sum(axis=0), on_v)
+        grads = Params(jnp.dot(data.x.T, on_pre, precision=PRECISION).T, on_pre.sum(axis=0), on_v)
         squared = squared_norm(grads)
     return Gradient(
         log_loss=value,

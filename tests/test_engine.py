@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from dataclasses import replace
 
 import chex
@@ -14,7 +15,7 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt.engine import lanes, results
+from jaxkkt.engine import buckets, lanes, results
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
@@ -96,10 +97,10 @@ class TestGrid:
 class TestPlan:
     def test_every_run_has_one_place_that_holds_it(self):
         runs = mixed_grid()
-        buckets = plan(runs, FLOW)
-        assert sorted(r.name for b in buckets for r in b.runs) == sorted(r.name for r in runs)
-        for b in buckets:
-            assert b.lanes >= 2
+        planned = plan(runs, FLOW)
+        assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
+        for b in planned:
+            assert b.lanes == 1
             for r in b.runs:
                 assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
                 assert r.loss == b.loss
@@ -107,19 +108,28 @@ class TestPlan:
 
     def test_padding_is_bounded_and_shapes_are_shared(self):
         runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
-        buckets = plan(runs, FLOW)
+        planned = plan(runs, FLOW)
         shapes = {(r.samples, r.d, r.width) for r in runs}
-        assert 0 < padding_share(buckets) <= LARGEST_PADDING_SHARE
-        assert len(buckets) < len(shapes) / 2
+        assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
+        assert len(planned) < len(shapes) / 2
 
     def test_depends_on_the_runs_and_not_their_order(self):
         runs = mixed_grid()
         assert plan(runs, FLOW) == plan(runs[::-1], FLOW)
 
+    def test_an_accelerator_runs_many_lanes_and_a_cpu_many_streams(self):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
+        (bucket,) = plan(runs, FLOW, "gpu")
+        assert 8 <= bucket.lanes <= 40
+        assert buckets.streams([bucket], "gpu") == 1
+        assert buckets.streams(plan(runs, FLOW), "cpu") == min(40, buckets.cores())
+        huge = replace(plan(runs, FLOW)[0], samples=30_000, d=10_000, width=10_000)
+        assert buckets.streams([huge], "cpu") == 1
+
     def test_mini_batches_and_full_batches_are_kept_apart(self):
         protocol = jk.paper_protocol(batch_size=10)
-        buckets = plan(jk.grid(d=[8], alpha=[1.0, 1.2], seed=[0]), protocol)
-        assert [b.samples for b in buckets] == [8, 12]
+        planned = plan(jk.grid(d=[8], alpha=[1.0, 1.2], seed=[0]), protocol)
+        assert [b.samples for b in planned] == [8, 12]
 
     def test_describes_the_cost(self):
         text = jk.plan_sweep(mixed_grid()).describe()
@@ -167,7 +177,7 @@ class TestRuns:
         programs = compile_bucket(bucket, FLOW, [jk.flips()])
 
         def rows(some):
-            found = run_bucket(bucket, some, programs, FLOW.expected_steps, Tally())
+            found = run_bucket(bucket, deque(some), programs, FLOW.expected_steps, Tally())
             return {row.run: row.values for row in found}
 
         whole = rows(bucket.runs)
@@ -182,12 +192,36 @@ class TestRuns:
         monkeypatch.setattr(lanes, "CHUNK_SECONDS", 1e-6)
         xr.testing.assert_identical(jk.sweep(runs, progress=False), first)
 
+    def test_bits_do_not_depend_on_the_number_of_streams(self, monkeypatch):
+        runs = mixed_grid()
+        tables = []
+        for cores in (1, 3):
+            monkeypatch.setattr(buckets, "cores", lambda cores=cores: cores)
+            assert jk.plan_sweep(runs).streams == cores
+            tables.append(jk.sweep(runs, progress=False))
+        xr.testing.assert_identical(*tables)
+
+    def test_streams_work_in_the_precision_of_the_caller(self):
+        with jax.enable_x64(True):
+            table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0]), progress=False)
+        size = table.flip_size_exact.item()
+        assert size != float(np.float32(size))
+
+    def test_an_error_in_a_stream_is_raised(self):
+        def fail(params, data):
+            raise ArithmeticError("no such number")
+
+        measurements = [jk.measurements.Measurement("fails", fail, {})]
+        with pytest.raises(ArithmeticError, match="no such number"):
+            jk.sweep(mixed_grid(), measurements=measurements, progress=False)
+
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
         bucket = replace(plan(runs, FLOW)[0], lanes=2)
         programs = compile_bucket(bucket, FLOW, [jk.flips()])
         tally = Tally()
-        rows = list(run_bucket(bucket, bucket.runs, programs, FLOW.expected_steps, tally))
+        queue = deque(bucket.runs)
+        rows = list(run_bucket(bucket, queue, programs, FLOW.expected_steps, tally))
         assert tally.useful_steps == sum(row.values["steps"] + 1 for row in rows)
         assert tally.useful_steps <= tally.lane_steps
         assert tally.useful_share() > 0.7
@@ -253,7 +287,7 @@ class TestStore:
 
     def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
         first = jk.sweep(self.runs, store=tmp_path, progress=False)
-        monkeypatch.setattr("jaxkkt.engine.driver.compile_bucket", None)
+        monkeypatch.setattr("jaxkkt.engine.streams.compile_bucket", None)
         xr.testing.assert_identical(jk.sweep(self.runs, store=tmp_path, progress=False), first)
 
     def test_results_file_opens_as_the_dataset(self, tmp_path):

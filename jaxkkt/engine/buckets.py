@@ -4,10 +4,10 @@ A bucket is a function of the runs and the protocol alone, never of what is left
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
 
 from jaxkkt.engine.specs import Run
 from jaxkkt.representations import Representation, step_flops
@@ -20,12 +20,10 @@ OPERATIONS_PER_ELEMENT = 64
 # padding that this adds costs less.
 OPERATIONS_PER_COMPILATION = 1e11
 LARGEST_PADDING_SHARE = 0.25
-# Memory that a bucket's lanes may fill.
+# Memory that all lanes may fill.
 LANE_BYTES = {"cpu": 4 * 2**30, "gpu": 32 * 2**30, "tpu": 8 * 2**30}
-# A CPU's caches: passes over lanes that do not fit cost this much more with every doubling.
-CACHE_BYTES = 4 * 2**20
-COST_OF_DOUBLING = 0.15
-# Starting the kernels of one trip over all lanes takes about as long as this many operations.
+# Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
+# operations.
 OPERATIONS_PER_TRIP = 5e6
 # Lanes wait for the slowest of them about this share of a run at a bucket's end.
 WAIT_AT_END = 0.15
@@ -101,12 +99,30 @@ def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list
             mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
             m, d, k = shape.m, shape.d, shape.k
             bytes_ = _lane_bytes(representation, m, k, d)
-            cache = CACHE_BYTES if platform == "cpu" else LANE_BYTES[platform]
-            most, fitting = LANE_BYTES[platform] // bytes_, cache / bytes_
-            lanes = _lanes(len(mine), most, fitting, _work(representation, m, k, d))
+            # A CPU's cores are filled by streams.
+            most = 1 if platform == "cpu" else LANE_BYTES[platform] // bytes_
+            lanes = _lanes(len(mine), most, _work(representation, m, k, d))
             batch = m if protocol.full_batch(m) else protocol.batch_size or m
             buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
+
+
+def streams(buckets: Sequence[Bucket], platform: str = "cpu") -> int:
+    """How many threads train at once, each a batch of lanes of its own.
+
+    One a core on a CPU, where one network's arrays fit a core's cache and its elementwise passes
+    run on one core; fewer where that would fill too much memory. One on an accelerator, whose
+    lanes share every kernel.
+    """
+    if platform != "cpu":
+        return 1
+    fitting = LANE_BYTES["cpu"] // max(b.bytes for b in buckets)
+    return max(1, min(cores(), fitting, sum(len(b.runs) for b in buckets)))
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def padding_share(buckets: Sequence[Bucket]) -> float:
@@ -173,15 +189,13 @@ def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
     return 4 * (3 * k * r + 3 * m * k + m * r)
 
 
-def _lanes(runs: int, most: int, fitting: float, work: float) -> int:
-    """The number of lanes, 2 to `most`, that should finish `runs` runs first.
-
-    `fitting` lanes fit into the caches.
-    """
+def _lanes(runs: int, most: int, work: float) -> int:
+    """The number of lanes, up to `most`, that should finish `runs` runs first."""
+    if most <= 1:
+        return 1
 
     def cost(lanes: int) -> float:
-        slower = 1 + COST_OF_DOUBLING * max(0.0, log2(lanes / fitting))
-        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work * slower)
+        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
 
     # At least 2: a batch of one is compiled to other bits.
     return min(range(2, max(2, min(most, runs)) + 1), key=cost)

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +19,12 @@ import xarray as xr
 
 from jaxkkt._version import __version__
 from jaxkkt.engine import results
-from jaxkkt.engine.buckets import Bucket, padding_share, plan
-from jaxkkt.engine.lanes import Row, Tally, run_bucket
-from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
+from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
+from jaxkkt.engine.streams import run_streams
 from jaxkkt.measurements import Measurement, flips
 from jaxkkt.networks import PRECISION
 from jaxkkt.training import Protocol, flow_protocol
@@ -37,6 +36,7 @@ class Plan:
 
     buckets: tuple[Bucket, ...]
     expected_steps: int
+    streams: int
 
     @property
     def runs(self) -> int:
@@ -49,15 +49,15 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Memory of the largest bucket's lanes."""
-        return max(b.bytes for b in self.buckets)
+        """Memory of the largest bucket's lanes, in all streams."""
+        return self.streams * max(b.bytes for b in self.buckets)
 
     def describe(self) -> str:
         lines = [b.describe() for b in self.buckets]
         return "\n".join(
             [
                 *lines,
-                f"{self.runs} runs in {len(self.buckets)} buckets, "
+                f"{self.runs} runs in {len(self.buckets)} buckets on {self.streams} streams, "
                 f"{padding_share(self.buckets):.1%} of the work is padding",
                 f"about {self.flops:.1e} FLOP in matrix products at {self.expected_steps} steps "
                 f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
@@ -85,8 +85,9 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
     """The buckets and cost of a sweep, without running it."""
     protocol = flow_protocol() if protocol is None else protocol
-    buckets = plan(unique(runs), protocol, jax.default_backend())
-    return Plan(tuple(buckets), protocol.expected_steps)
+    platform = jax.default_backend()
+    buckets = plan(unique(runs), protocol, platform)
+    return Plan(tuple(buckets), protocol.expected_steps, streams(buckets, platform))
 
 
 def sweep(
@@ -117,37 +118,27 @@ def sweep(
         saved.tidy()
         rows = saved.load(wanted)
 
-    tally, started = Tally(), perf_counter()
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
-    total, done = sum(weights.values()), sum(weights[run] for run in rows)
-    # One thread compiles ahead while the buckets before it train.
-    with closing(Meter(len(wanted), total, done, progress)) as meter, ThreadPoolExecutor(1) as pool:
-        waiting = []
-        for bucket in planned.buckets:
-            missing = [run for run in bucket.runs if run not in rows]
-            if missing:
-                programs = pool.submit(compile_bucket, bucket, protocol, measurements)
-                waiting.append((bucket, missing, programs))
-        try:
-            for bucket, missing, programs in waiting:
-                weight = weights[missing[0]]
+    tallies = [Tally() for _ in range(planned.streams)]
 
-                def show(tally: Tally, weight: float = weight) -> None:
-                    share = (sum(weights[run] for run in rows) + weight * tally.progress) / total
-                    meter.show(tally, len(rows), share)
+    def show() -> None:
+        meter.show(together(tallies), len(rows), sum(weights[run] for run in rows))
 
-                ready, steps = programs.result(), protocol.expected_steps
-                for row in run_bucket(bucket, missing, ready, steps, tally, show):
-                    rows[row.run] = row
-                    if saved is not None:
-                        saved.save(row)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    found = run_streams(planned.buckets, rows.keys(), protocol, measurements, tallies, show)
+    started, before = perf_counter(), len(rows)
+    with closing(Meter(len(wanted), sum(weights.values()), progress)) as meter, closing(found):
+        show()
+        for row in found:
+            rows[row.run] = row
+            if saved is not None:
+                saved.save(row)
     if progress:
+        total, seconds = together(tallies), perf_counter() - started
         print(
-            f"{tally.runs_done} runs in {perf_counter() - started:.1f} s, "
-            f"{tally.run_seconds:.1f} s of it training; {tally.useful_share():.1%} of lane-steps "
-            f"useful, {padding_share(planned.buckets):.1%} of the work padding",
+            f"{len(rows) - before} runs in {seconds:.1f} s on {planned.streams} streams, which "
+            f"trained for {total.run_seconds / planned.streams:.1f} s; "
+            f"{total.useful_share():.1%} of lane-steps useful, "
+            f"{padding_share(planned.buckets):.1%} of the work padding",
             file=sys.stderr,
         )
     dataset = _dataset((rows[run] for run in wanted), measurements, settings)

@@ -1,8 +1,9 @@
-"""Running one bucket: lanes of a compiled batch take runs from a queue until it is empty."""
+"""Running a bucket: lanes of a compiled batch take runs from a queue until it is empty."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jaxkkt.engine.specs import Run
 from jaxkkt.networks import Params
 from jaxkkt.training import State, Status
 
-# A chunk of steps lasts about this long: progress is shown, and a signal heard, between chunks.
+# A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 0.5
 FIRST_CHUNK = 20
 
@@ -31,21 +32,41 @@ class Row(NamedTuple):
 
 @dataclass
 class Tally:
-    """What a sweep has done so far, for progress bars and reports."""
+    """What a stream has done so far, and is doing, for progress bars and reports."""
 
-    runs_done: int = 0
-    progress: float = 0.0  # expected share of the bucket's running runs that is done, in runs
     lane_steps: int = 0
     useful_steps: int = 0
     run_seconds: float = 0.0
+    # What it is doing; `work` is the expected work done on the runs not yet ended.
+    work: float = 0.0
     busy_lanes: int = 0
     lanes: int = 0
     steps_per_second: float = 0.0
-    log_losses: tuple[float, float] = (float("nan"), float("nan"))
+    log_losses: tuple[float, ...] = ()
 
     def useful_share(self) -> float:
         """Share of lane-steps that advanced a run; the rest went over finished or empty lanes."""
         return self.useful_steps / self.lane_steps if self.lane_steps else 1.0
+
+    def rest(self) -> None:
+        """Nothing is running."""
+        self.work, self.busy_lanes, self.lanes = 0.0, 0, 0
+        self.steps_per_second, self.log_losses = 0.0, ()
+
+
+def together(tallies: Iterable[Tally]) -> Tally:
+    """What several streams have done and are doing."""
+    total = Tally()
+    for tally in tallies:
+        total.lane_steps += tally.lane_steps
+        total.useful_steps += tally.useful_steps
+        total.run_seconds += tally.run_seconds
+        total.work += tally.work
+        total.busy_lanes += tally.busy_lanes
+        total.lanes += tally.lanes
+        total.steps_per_second += tally.steps_per_second
+        total.log_losses += tally.log_losses
+    return total
 
 
 class _Lane(NamedTuple):
@@ -56,49 +77,46 @@ class _Lane(NamedTuple):
 
 def run_bucket(
     bucket: Bucket,
-    runs: Iterable[Run],
+    queue: deque[Run],
     programs: Programs,
     expected_steps: int,
     tally: Tally,
-    show: Callable[[Tally], None] = lambda _: None,
+    stop: Event | None = None,
 ) -> Iterator[Row]:
-    """Trains and measures `runs` (some or all of the bucket's), yielding each as it ends.
+    """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
 
-    A run's numbers do not depend on its lane, on the runs beside it or on the chunk length.
+    Other threads may take from the same queue. A run's numbers do not depend on its lane, on the
+    runs beside it or on the chunk length. Ends between two chunks once `stop` is set.
     """
-    queue = deque(runs)
     lanes: list[_Lane | None] = [None] * bucket.lanes
-    batch: tuple[State, Any] | None = None
+    batch: tuple[State, Any] = programs.idle()
     chunk = FIRST_CHUNK
-    while queue or any(lanes):
+    while not (stop and stop.is_set()):
         for i in range(bucket.lanes):
-            if lanes[i] is None and queue:
-                run = queue.popleft()
+            if lanes[i] is None and (run := _next(queue)):
                 params, data = draw_padded(run, bucket.samples, bucket.d, bucket.width)
                 lanes[i] = _Lane(run, params, data)
-                loaded = programs.load(params, data, run.shuffle_key())
-                batch = programs.empty(loaded) if batch is None else batch
-                batch = programs.place(batch, loaded, np.int32(i))
-        assert batch is not None
-        busy = sum(lane is not None for lane in lanes)
+                batch = programs.place(batch, np.int32(i), params, data, run.shuffle_key())
+        occupied = [i for i, lane in enumerate(lanes) if lane is not None]
+        if not occupied:
+            break
         started = perf_counter()
         # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
-        least = np.int32(busy if queue else 1)
-        batch, trips = programs.advance(batch, np.int32(chunk), least)
+        least = np.int32(len(occupied) if queue else 1)
+        batch, taken = programs.advance(batch, np.int32(chunk), least)
         states = batch[0]
         ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
-        seconds, trips = perf_counter() - started, int(trips)
+        seconds, trips = perf_counter() - started, int(taken)
         if trips == chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
 
-        occupied = [i for i, lane in enumerate(lanes) if lane is not None]
         tally.run_seconds += seconds
         tally.lane_steps += trips * bucket.lanes
-        tally.lanes, tally.busy_lanes = bucket.lanes, busy
-        tally.steps_per_second = trips * busy / seconds
-        tally.log_losses = (float(log_loss[occupied].min()), float(log_loss[occupied].max()))
-        tally.progress = float(np.minimum(steps[occupied] / expected_steps, 0.95).sum())
-        show(tally)
+        tally.lanes, tally.busy_lanes = bucket.lanes, len(occupied)
+        tally.steps_per_second = trips * len(occupied) / seconds
+        tally.log_losses = tuple(log_loss[occupied].tolist())
+        shares = np.minimum(steps[occupied] / expected_steps, 0.95)
+        tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         for i in occupied:
             done = lanes[i]
             if done is None or ended[i] == Status.RUNNING:
@@ -107,6 +125,13 @@ def run_bucket(
             measured = programs.measure(trained, rounded(done.data))
             values = jax.device_get({**measured, **ending})
             lanes[i] = None
-            tally.runs_done += 1
             tally.useful_steps += int(steps[i]) + 1
             yield Row(done.run, {name: value.item() for name, value in values.items()})
+    tally.rest()
+
+
+def _next(queue: deque[Run]) -> Run | None:
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None

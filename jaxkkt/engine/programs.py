@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks, representations, training
@@ -15,25 +16,25 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.draws import draw, round_up
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.representations import Representation
+from jaxkkt.representations import GramDataset, Representation
 from jaxkkt.training import Protocol, State, Status
 
 MeasureFunction = Callable[[Params, Dataset], dict[str, Array]]
+Batch = tuple[State, Dataset | GramDataset]  # stacked, one of each a lane
 
 
 class Programs(NamedTuple):
     """A bucket's compiled functions.
 
-    `load` takes one run in, `place` puts it on a lane of the batch that `empty` made, `advance`
-    trains all lanes, `decode` takes one out, `measure` measures it.
+    `idle` makes a batch of empty lanes, `place` puts a run on one of them, `advance` trains all,
+    `decode` takes one out, `measure` measures it.
     """
 
-    load: Callable[..., Any]
-    empty: Callable[..., Any]
-    place: Callable[..., Any]
-    advance: Callable[..., Any]
-    decode: Callable[..., Any]
-    measure: Callable[..., Any]
+    idle: Callable[[], Batch]
+    place: Callable[..., Batch]
+    advance: Callable[..., tuple[Batch, Array]]
+    decode: Callable[..., tuple[Params, dict[str, Array]]]
+    measure: MeasureFunction
 
 
 def compile_bucket(
@@ -44,28 +45,29 @@ def compile_bucket(
     draw(bucket.runs[0])  # compiles the draws, too
     number = jax.ShapeDtypeStruct((), jnp.int32)
     m, d, k = bucket.samples, bucket.d, bucket.width
-    params = Params(_spec(k, d), _spec(k), _spec(k))
-    data = Dataset(_spec(m, d), _spec(m))
+    params, data = _specs(m, d, k)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    settings = {"protocol": protocol, "representation": bucket.representation}
+    settings: dict[str, Any] = {"protocol": protocol, "representation": bucket.representation}
     functions = tuple(m.function for m in measurements)
     one = jax.eval_shape(partial(_load, **settings), params, data, key)
-    batch = jax.eval_shape(partial(_empty_lanes, lanes=bucket.lanes), one)
+    batch = jax.tree.map(lambda a: _spec(bucket.lanes, *a.shape, dtype=a.dtype), one)
     return Programs(
-        load=_load.lower(params, data, key, **settings).compile(),
-        empty=_empty_lanes.lower(one, lanes=bucket.lanes).compile(),
-        place=_place.lower(batch, one, number).compile(),
+        idle=partial(_idle, batch),
+        place=_place.lower(batch, number, params, data, key, **settings).compile(),
         advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
         decode=_decode.lower(batch, number, params, data, **settings).compile(),
-        measure=_compiled_measure(functions, *map(round_up, (m, d, k))),
+        measure=_compiled_measure(functions, *_specs(*map(round_up, (m, d, k)))),
     )
 
 
-def _spec(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+def _spec(*shape: int, dtype: Any = None) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype or jax.dtypes.canonicalize_dtype(float))
 
 
-@partial(jax.jit, static_argnames=("protocol", "representation"))
+def _specs(m: int, d: int, k: int) -> tuple[Any, Any]:
+    return Params(_spec(k, d), _spec(k), _spec(k)), Dataset(_spec(m, d), _spec(m))
+
+
 def _load(
     params: Params,
     data: Dataset,
@@ -73,32 +75,48 @@ def _load(
     *,
     protocol: Protocol,
     representation: Representation,
-) -> tuple[State, Any]:
+) -> tuple[State, Dataset | GramDataset]:
     position, encoded = representations.encode(params, data, representation)
     return training.init(position, protocol, key), encoded
 
 
-@partial(jax.jit, static_argnames="lanes")
-def _empty_lanes(one: tuple[State, Any], *, lanes: int) -> tuple[State, Any]:
-    state, data = one
-    idle = state._replace(status=jnp.array(int(Status.STEP_CAP), jnp.int32))
-    return jax.tree.map(lambda a: jnp.broadcast_to(a, (lanes, *a.shape)), (idle, data))
+def _idle(batch: Batch) -> Batch:
+    """Arrays of the shapes in `batch`, in which no lane is running."""
+
+    def zeros(spec: Any) -> Any:
+        if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
+            return jnp.broadcast_to(jax.random.key(0), spec.shape)
+        return jnp.asarray(np.zeros(spec.shape, spec.dtype))
+
+    states, data = jax.tree.map(zeros, batch)
+    return states._replace(status=states.status + int(Status.STEP_CAP)), data
 
 
-@partial(jax.jit, donate_argnums=0)
-def _place(batch: tuple[State, Any], one: tuple[State, Any], lane: Array) -> tuple[State, Any]:
+@partial(jax.jit, static_argnames=("protocol", "representation"), donate_argnums=0)
+def _place(
+    batch: Batch,
+    lane: Array,
+    params: Params,
+    data: Dataset,
+    key: PRNGKeyArray,
+    *,
+    protocol: Protocol,
+    representation: Representation,
+) -> Batch:
+    one = _load(params, data, key, protocol=protocol, representation=representation)
     return jax.tree.map(lambda all_, new: all_.at[lane].set(new), batch, one)
 
 
 @partial(jax.jit, static_argnames="protocol", donate_argnums=0)
 def _advance(
-    batch: tuple[State, Any], limit: Array, least_running: Array, *, protocol: Protocol
-) -> tuple[tuple[State, Any], Array]:
+    batch: Batch, limit: Array, least_running: Array, *, protocol: Protocol
+) -> tuple[Batch, Array]:
     states, data = batch
 
     def going(carry: tuple[Array, State]) -> Array:
         trips, states = carry
-        return (trips < limit) & (jnp.sum(states.status == Status.RUNNING) >= least_running)
+        running = jnp.sum(states.status == Status.RUNNING, dtype=jnp.int32)
+        return (trips < limit) & (running >= least_running)
 
     def trip(carry: tuple[Array, State]) -> tuple[Array, State]:
         trips, states = carry
@@ -110,7 +128,7 @@ def _advance(
 
 @partial(jax.jit, static_argnames=("protocol", "representation"))
 def _decode(
-    batch: tuple[State, Any],
+    batch: Batch,
     lane: Array,
     params: Params,
     data: Dataset,
@@ -129,10 +147,9 @@ def _decode(
 
 @cache
 def _compiled_measure(
-    functions: tuple[MeasureFunction, ...], m: int, d: int, k: int
-) -> Callable[[Params, Dataset], dict[str, Array]]:
+    functions: tuple[MeasureFunction, ...], params: Params, data: Dataset
+) -> MeasureFunction:
     def measure(params: Params, data: Dataset) -> dict[str, Array]:
         return {name: value for f in functions for name, value in f(params, data).items()}
 
-    params = Params(_spec(k, d), _spec(k), _spec(k))
-    return jax.jit(measure).lower(params, Dataset(_spec(m, d), _spec(m))).compile()
+    return jax.jit(measure).lower(params, data).compile()

@@ -10,24 +10,29 @@ from jaxkkt.engine.lanes import Tally
 class Meter:
     """Shows a `Tally` as a bar over the expected work; silent when `enabled` is False."""
 
-    def __init__(self, runs: int, work: float, done: float = 0.0, enabled: bool = True) -> None:
-        self._runs = runs
-        self._bar: Any = tqdm(
-            total=1.0,
-            initial=done / work,
-            disable=not enabled,
-            bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
-            dynamic_ncols=True,
-        )
+    def __init__(self, runs: int, work: float, enabled: bool = True) -> None:
+        self._runs, self._work, self._enabled = runs, work, enabled
+        self._bar: Any = None
 
-    def show(self, tally: Tally, done_runs: int, share: float) -> None:
-        low, high = tally.log_losses
+    def show(self, tally: Tally, done_runs: int, done_work: float) -> None:
+        """`done_work` is that of the runs done, of the `work` of all."""
+        if self._bar is None:
+            self._bar = tqdm(
+                total=1.0,
+                initial=done_work / self._work,
+                disable=not self._enabled,
+                bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
+                dynamic_ncols=True,
+            )
+        low = min(tally.log_losses, default=float("nan"))
+        high = max(tally.log_losses, default=float("nan"))
         self._bar.set_postfix_str(
             f"{done_runs}/{self._runs} runs, {tally.busy_lanes}/{tally.lanes} lanes, "
             f"{tally.steps_per_second:,.0f} steps/s, log L {low:.1f} to {high:.1f}",
             refresh=False,
         )
-        self._bar.update(min(share, 1.0) - self._bar.n)
+        self._bar.update(min((done_work + tally.work) / self._work, 1.0) - self._bar.n)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
