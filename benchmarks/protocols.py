@@ -27,7 +27,7 @@ from jaxkkt.training import Status, flow_protocol, paper_protocol
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
 CONTENDERS = {
     "flow": flow_protocol(),
-    "flow, finer": flow_protocol(delta=0.001),
+    "flow, finer": flow_protocol(delta=0.003),
     "paper": paper_protocol(),
 }
 CONTROLS = {

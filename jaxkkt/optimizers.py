@@ -72,17 +72,18 @@ def paper_schedule(
 
 
 class LogLossTimeState(NamedTuple):
-    """Where a trajectory stands: `stage` of `stages` in a step of size `h` in log-loss time.
+    """Where a trajectory stands: at `stage` of a step of size `h` in log-loss time.
 
-    `scale` is |grad log L|^2 and `last_log_loss` is log L at the step's start, `stiffness` the
-    estimated rate of the fastest mode, `trace` the last update.
+    `method` is the row of the step's coefficients, `scale` is |grad log L|^2 and `last_log_loss`
+    is log L at its start, `stiffness` the estimated rate of the fastest mode, `trace` the last
+    update.
     """
 
     steps: Int[Array, ""]
     first_log_loss: Float[Array, ""]
     last_log_loss: Float[Array, ""]
+    method: Int[Array, ""]
     stage: Int[Array, ""]
-    stages: Int[Array, ""]
     h: Float[Array, ""]
     scale: Float[Array, ""]
     stiffness: Float[Array, ""]
@@ -90,7 +91,7 @@ class LogLossTimeState(NamedTuple):
 
 
 def log_loss_time(
-    delta: float = 0.003,
+    delta: float = 0.01,
     largest: float = 2.0,
     stiffness: float = 20.0,
     realized: float = 0.4,
@@ -102,16 +103,18 @@ def log_loss_time(
     whatever the scale of the problem. The start decides where neurons settle, and the flow slows
     down as 1/s later: h = delta (1 + s)^1.5 up to `largest`, s being the fall of log L so far.
 
-    Equal margins make the flow stiff: the modes that hold them together decay much faster than the
-    rest, the more samples the faster. A step is therefore one of the first-order Runge-Kutta-
-    Chebyshev method (van der Houwen and Sommeijer 1980), which is stable up to h * rate = 1.93 n^2
-    with n gradients, and is Euler's method for n = 1: momentum whose coefficients change from
-    gradient to gradient, restarted with every step. n is the least that keeps the estimated rate
-    stable, at most `stages`; beyond that h shrinks, but not below delta. The estimate starts at
-    `stiffness`, its least; it grows when a step realizes less than the share `realized` of h, for
-    then the margins oscillate, and shrinks when it realizes more. Neurons that slide along kinks
-    lower that share for every h, so it is not asked to be near 1. `python -m benchmarks.protocols`
-    measures how close this comes to `paper_schedule`.
+    At the start a step is Heun's, of second order, stable up to h * rate = 2 for the rate of the
+    fastest mode. Equal margins then make the flow stiff: the modes that hold them together decay
+    much faster than the rest, the more samples the faster. A step is then one of the first-order
+    Runge-Kutta-Chebyshev method (van der Houwen and Sommeijer 1980), stable up to 1.93 n^2 with n
+    gradients. Either is momentum whose coefficients change from gradient to gradient, restarted
+    with every step. n is the least that keeps the estimated rate stable, at most `stages`; beyond
+    that h shrinks, but not below delta.
+
+    The estimate starts at `stiffness`, its least; it grows when a step realizes less than the share
+    `realized` of h, for then the margins oscillate, and shrinks when it realizes more. Neurons that
+    slide along kinks lower that share for every h, so it is not asked to be near 1.
+    `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
     """
     for name, value in (("delta", delta), ("largest", largest), ("stiffness", stiffness)):
         _require_positive(name, value)
@@ -119,9 +122,9 @@ def log_loss_time(
         raise ValueError(f"largest must be at least delta = {delta}, got {largest}")
     if not 0 <= realized < 1:
         raise ValueError(f"realized must be in [0, 1), got {realized}")
-    if not (isinstance(stages, int) and stages >= 1):
-        raise ValueError(f"stages must be a whole number, at least 1, got {stages!r}")
-    momenta, rates, limits = _chebyshev(stages)
+    if not (isinstance(stages, int) and stages >= 2):
+        raise ValueError(f"stages must be a whole number, at least 2, got {stages!r}")
+    gradients, momenta, rates, limits = _methods(stages)
 
     def init(params: Any) -> LogLossTimeState:
         zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
@@ -130,8 +133,8 @@ def log_loss_time(
             steps=count,
             first_log_loss=zero,
             last_log_loss=zero,
+            method=count,
             stage=count,
-            stages=count + 1,
             h=zero + delta,
             scale=zero + 1,
             stiffness=zero + stiffness,
@@ -139,7 +142,7 @@ def log_loss_time(
         )
 
     def begin(state: LogLossTimeState, log_loss: Array, squared_norm: Array) -> LogLossTimeState:
-        """The state at the start of a step, its size and stages chosen."""
+        """The state at the start of a step, its size and method chosen."""
         first = state.steps == 0
         first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
         share = jnp.where(first, 1, (state.last_log_loss - log_loss) / state.h)
@@ -148,11 +151,11 @@ def log_loss_time(
         fall = jnp.maximum(first_log_loss - log_loss, 0)
         h = jnp.minimum(delta * (1 + fall) ** 1.5, largest)
         h = jnp.maximum(jnp.minimum(h, float(limits[-1]) / rate), delta).astype(log_loss.dtype)
-        too_few = jnp.asarray(limits, h.dtype) < h * rate
+        unstable = jnp.asarray(limits, h.dtype) < h * rate
         return state._replace(
             first_log_loss=first_log_loss,
             last_log_loss=log_loss,
-            stages=jnp.minimum(1 + jnp.sum(too_few, dtype=jnp.int32), stages),
+            method=jnp.minimum(jnp.sum(unstable, dtype=jnp.int32), len(limits) - 1),
             h=h,
             scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
             stiffness=rate.astype(log_loss.dtype),
@@ -169,35 +172,48 @@ def log_loss_time(
     ) -> tuple[Any, LogLossTimeState]:
         fresh = begin(state, log_loss, squared_norm)
         state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
-        dtype, place = log_loss.dtype, (state.stages - 1, state.stage)
+        dtype, place = log_loss.dtype, (state.method, state.stage)
         momentum = jnp.asarray(momenta, dtype)[place]
         rate = jnp.asarray(rates, dtype)[place] * state.h / state.scale
         moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
         return moved, state._replace(
-            steps=state.steps + 1, stage=(state.stage + 1) % state.stages, trace=moved
+            steps=state.steps + 1,
+            stage=(state.stage + 1) % jnp.asarray(gradients)[state.method],
+            trace=moved,
         )
 
     return LinearTransformation(init, update)
 
 
-def _chebyshev(most: int, damping: float = 0.05) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Runge-Kutta-Chebyshev of first order, for n = 1 to `most` gradients a step.
+def _methods(most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Heun's method, then Runge-Kutta-Chebyshev of first order with 2 to `most` gradients a step.
 
-    The update at stage j is momenta[n-1, j] * the last one - rates[n-1, j] * h * gradient; steps
-    are stable up to h * rate = limits[n-1], with a margin of 7%. With w0 = 1 + damping/n^2,
-    w1 = T_n(w0)/T_n'(w0) and b_j = 1/T_j(w0): momenta 2 w0 b_j/b_{j-1} - 1, rates 2 w1 b_j/b_{j-1}.
+    For each its number of gradients, and the coefficients: the update at stage j is momenta[., j]
+    times the last one, minus rates[., j] * h * gradient. Steps are taken up to h * rate = limits,
+    93% of where they are stable.
     """
-    momenta, rates, limits = np.zeros((most, most)), np.zeros((most, most)), np.zeros(most)
-    for n in range(1, most + 1):
-        w0 = 1 + damping / n**2
-        t = np.array([Chebyshev.basis(j)(w0) for j in range(n + 1)])
-        w1 = t[n] / Chebyshev.basis(n).deriv()(w0)
-        ratio = t[:-1] / t[1:]  # b_j / b_{j-1}
-        momenta[n - 1, :n] = 2 * w0 * ratio - 1
-        rates[n - 1, :n] = 2 * w1 * ratio
-        momenta[n - 1, 0], rates[n - 1, 0] = 0, w1 / w0
-        limits[n - 1] = 0.93 * (w0 + 1) / w1
-    return momenta, rates, limits
+    gradients = [2, *range(2, most + 1)]
+    momenta, rates = np.zeros((most, most)), np.zeros((most, most))
+    momenta[0, 1], rates[0, :2], limits = -1 / 2, (1, 1 / 2), [2.0]
+    for row, n in enumerate(gradients[1:], start=1):
+        momenta[row, :n], rates[row, :n], limit = _chebyshev(n)
+        limits.append(limit)
+    return np.array(gradients, np.int32), momenta, rates, 0.93 * np.array(limits)
+
+
+def _chebyshev(n: int, damping: float = 0.05) -> tuple[np.ndarray, np.ndarray, float]:
+    """Momenta, rates and stability limit of Runge-Kutta-Chebyshev with n gradients.
+
+    With w0 = 1 + damping/n^2, w1 = T_n(w0)/T_n'(w0) and b_j = 1/T_j(w0): momenta
+    2 w0 b_j/b_{j-1} - 1, rates 2 w1 b_j/b_{j-1}; the first 0 and w1/w0. The limit is (w0 + 1)/w1.
+    """
+    w0 = 1 + damping / n**2
+    t = np.array([Chebyshev.basis(j)(w0) for j in range(n + 1)])
+    w1 = t[n] / Chebyshev.basis(n).deriv()(w0)
+    ratio = t[:-1] / t[1:]  # b_j / b_{j-1}
+    momenta, rates = 2 * w0 * ratio - 1, 2 * w1 * ratio
+    momenta[0], rates[0] = 0, w1 / w0
+    return momenta, rates, (w0 + 1) / w1
 
 
 def _descent(log_learning_rate: Callable[[Array], Array]) -> LinearTransformation:

@@ -114,14 +114,14 @@ class Protocol:
 @cache
 def flow_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
-    delta: float = 0.003,
+    delta: float = 0.01,
     max_steps: int = 100_000,
     **settings: Any,
 ) -> Protocol:
     """Gradient flow in log-loss time, full batch; the default everywhere."""
     optimizer = optimizers.log_loss_time(delta)
-    name = f"flow(delta={delta:g})"
-    return Protocol(optimizer, loss, None, max_steps=max_steps, name=name, **settings)
+    settings = {"expected_steps": 600, "name": f"flow(delta={delta:g})", **settings}
+    return Protocol(optimizer, loss, None, max_steps=max_steps, **settings)
 
 
 @cache

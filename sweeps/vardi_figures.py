@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         "--protocol",
         choices=sorted(PROTOCOLS),
         default="flow",
-        help="flow: gradient flow in log-loss time, about 1,000 steps a run; paper: batches of "
+        help="flow: gradient flow in log-loss time, about 600 steps a run; paper: batches of "
         "5,000, lr 1e-5 times 1.1 every 100 steps, about 74,000 steps (default: flow)",
     )
     parser.add_argument(

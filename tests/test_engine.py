@@ -299,10 +299,8 @@ class TestStore:
 
     def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
         jk.sweep(self.runs, store=tmp_path, progress=False)
-        with pytest.raises(
-            ValueError, match=r"protocol.name: 'flow.*0.003.*' in the folder, 'flow"
-        ):
-            jk.sweep(self.runs, jk.flow_protocol(delta=0.01), store=tmp_path, progress=False)
+        with pytest.raises(ValueError, match=r"protocol.name: 'flow.*0.01.*' in the folder, 'flow"):
+            jk.sweep(self.runs, jk.flow_protocol(delta=0.02), store=tmp_path, progress=False)
         with pytest.raises(ValueError, match=r"measurements: .*slack=1.1.*slack=1.2"):
             jk.sweep(self.runs, measurements=[jk.flips(1.2)], store=tmp_path, progress=False)
         with pytest.raises(ValueError, match="runs: 3 in the folder, 2 now"):

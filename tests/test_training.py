@@ -283,10 +283,10 @@ def test_train_refuses_what_does_not_fit(unchecked):
 
 def test_protocols_by_name():
     flow, paper = training.PROTOCOLS["flow"](), training.PROTOCOLS["paper"]("logistic")
-    assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.003)", "exponential", None)
+    assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.01)", "exponential", None)
     assert (paper.name, paper.loss, paper.batch_size) == ("paper", "logistic", 5000)
     assert flow.target_log_loss == paper.target_log_loss == training.TARGET
-    assert training.flow_protocol(target_log_loss=-5.0, delta=0.01).name == "flow(delta=0.01)"
+    assert training.flow_protocol(target_log_loss=-5.0, delta=0.02).name == "flow(delta=0.02)"
     assert training.flow_protocol(target_log_loss=-5.0).target_log_loss == -5
     assert isinstance(paper.optimizer, optimizers.LinearTransformation)
     assert representations.cheapest(3, 4, linear=True, full_batch=True) == "gram"
