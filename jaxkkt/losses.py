@@ -56,9 +56,12 @@ def log_loss(
     log_values, slopes = loss(margins)
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)
-    total = jax.nn.logsumexp(log_values)
-    # Not exp(log_values - total), which carries the rounding of a large log L.
-    weights = jax.nn.softmax(log_values) * slopes
+    # exp(log_values - total) would carry the rounding of a large log L.
+    largest = jax.lax.stop_gradient(jnp.max(log_values))
+    shares = jnp.exp(log_values - largest)
+    scale = jnp.sum(shares)
+    total = largest + jnp.log(scale)
+    weights = shares / scale * slopes
     if reduction == "mean":
         count = margins.shape[0] if mask is None else jnp.sum(mask)
         total = total - jnp.log(count).astype(total.dtype)

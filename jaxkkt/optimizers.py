@@ -149,7 +149,7 @@ def log_loss_time(
         change = jnp.clip(1 + 2 * (share - realized), 0.2, 1.1)
         rate = jnp.where(first, stiffness, jnp.maximum(state.stiffness / change, stiffness))
         fall = jnp.maximum(first_log_loss - log_loss, 0)
-        h = jnp.minimum(delta * (1 + fall) ** 1.5, largest)
+        h = jnp.minimum(delta * (1 + fall) * jnp.sqrt(1 + fall), largest)
         h = jnp.maximum(jnp.minimum(h, float(limits[-1]) / rate), delta).astype(log_loss.dtype)
         unstable = jnp.asarray(limits, h.dtype) < h * rate
         return state._replace(
@@ -176,9 +176,10 @@ def log_loss_time(
         momentum = jnp.asarray(momenta, dtype)[place]
         rate = jnp.asarray(rates, dtype)[place] * state.h / state.scale
         moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
+        stage = state.stage + 1
         return moved, state._replace(
             steps=state.steps + 1,
-            stage=(state.stage + 1) % jnp.asarray(gradients)[state.method],
+            stage=jnp.where(stage == jnp.asarray(gradients)[state.method], 0, stage),
             trace=moved,
         )
 

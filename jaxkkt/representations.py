@@ -47,9 +47,9 @@ class GramParams(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """log L and its gradient at a position, |grad log L|^2, min_i q_i, and whether all is dead.
+    """log L and its gradient at a position, |grad log L|^2, min_i q_i, and whether it is dead.
 
-    `dead`: no neuron is active on any sample, so outputs and gradient are exactly zero.
+    `dead`: no neuron is active on any sample that the loss weighs, so the gradient is exactly zero.
     """
 
     log_loss: Float[Array, ""]
@@ -136,12 +136,13 @@ def gradient(
     else:
         grads = Params(jnp.dot(data.x.T, on_pre, precision=PRECISION).T, on_pre.sum(axis=0), on_v)
         squared = squared_norm(grads)
+    min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
     return Gradient(
         log_loss=value,
         gradient=grads,
         squared_norm=squared,
-        min_margin=jnp.min(jnp.where(real, margins, jnp.inf)),
-        dead=(squared == 0) & jnp.all(margins == 0),
+        min_margin=min_margin,
+        dead=(squared == 0) & (min_margin == 0),
     )
 
 

@@ -104,7 +104,8 @@ def _place(
     representation: Representation,
 ) -> Batch:
     one = _load(params, data, key, protocol=protocol, representation=representation)
-    return jax.tree.map(lambda all_, new: all_.at[lane].set(new), batch, one)
+    put = partial(jax.lax.dynamic_update_index_in_dim, index=lane, axis=0)
+    return jax.tree.map(put, batch, one)
 
 
 @partial(jax.jit, static_argnames="protocol", donate_argnums=0)
