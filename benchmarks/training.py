@@ -2,6 +2,7 @@
 
 `python -m benchmarks.training` trains the same networks on the same data by the schedule of
 Vardi et al. (2022), Section 6, in every contestant, in turns, and writes results/training.json.
+jaxkkt trains them as its engine does: one network a core on a CPU, all in one batch elsewhere.
 
 The useful rate of a step counts the operations of the products that it needs
 (`representations.step_flops`) over its whole time. Its share is of the rate of the fastest float32
@@ -11,9 +12,10 @@ product of two 1000 x 1000 matrices that NumPy, PyTorch and JAX have, timed in t
 import argparse
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +26,12 @@ from benchmarks import peers, timing
 from benchmarks.timing import Contestant
 from jaxkkt import datasets, networks, representations, training
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine.buckets import cores
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.representations import GramDataset, GramParams
 from jaxkkt.training import State, Status
+
+Result = TypeVar("Result")
 
 PROTOCOL = training.paper_protocol()
 TOLERANCE = 1e-3  # of `deviation`
@@ -114,6 +119,23 @@ def trajectory(
     return jax.lax.scan(record, state, length=steps)[1].T
 
 
+def batches(start: State, data: Dataset | GramDataset) -> list[tuple[State, Any]]:
+    """States and data in the parts that the engine trains side by side."""
+    if jax.default_backend() != "cpu":
+        return [(start, data)]
+
+    def one(i: int) -> tuple[State, Any]:
+        return jax.tree.map(lambda a: a[i : i + 1], (start, data))
+
+    return [one(i) for i in range(len(data.y))]
+
+
+def spread(work: Callable[[int], Result], count: int) -> list[Result]:
+    """work(0), ..., work(count - 1), as many at a time as the engine has streams on a CPU."""
+    with ThreadPoolExecutor(min(count, cores())) as pool:
+        return list(pool.map(work, range(count)))
+
+
 def deviation(ours: Any, theirs: Any) -> float:
     """Largest |a - b| / max(|b|, 1): relative, but absolute where log L passes through zero."""
     a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
@@ -122,6 +144,8 @@ def deviation(ours: Any, theirs: Any) -> float:
 
 def products(size: int, columns: int, lanes: int, seconds: float) -> dict[str, Contestant]:
     """float32 (size, size) @ (size, columns) in each lane, by every library there is.
+
+    JAX takes lanes as jaxkkt does; the others multiply all lanes at once.
 
     The unit is one lane's product; a call does as many as take `seconds` at 200 GFLOP/s,
     or at 100 µs each if that is fewer.
@@ -137,12 +161,16 @@ def products(size: int, columns: int, lanes: int, seconds: float) -> dict[str, C
     def chain(a: Array, b: Array) -> Array:
         return jax.lax.fori_loop(0, count, lambda _, c: jnp.matmul(a, c, precision=PRECISION), b)
 
+    parts = [(jnp.asarray(a), jnp.asarray(b))]
+    if lanes > 1 and jax.default_backend() == "cpu":
+        parts = [(jnp.asarray(a[i]), jnp.asarray(b[i])) for i in range(lanes)]
+
     def repeat(product: Callable[[], object]) -> None:
         for _ in range(count):
             product()
 
-    runs = {
-        "JAX": partial(chain, jnp.asarray(a), jnp.asarray(b)),
+    runs: dict[str, Callable[[], object]] = {
+        "JAX": lambda: spread(lambda i: chain(*parts[i]).block_until_ready(), len(parts)),
         "NumPy": partial(repeat, partial(np.matmul, a, b, out=np.empty_like(b))),
     }
     if timing.version("torch"):
@@ -167,14 +195,16 @@ def measure(case: Case, names: list[str], repeats: int, quick: bool = False) -> 
         if name != "loop-100"
     }
 
-    compiled, compile_times = timing.split(advance, start, encoded, steps)
+    parts = batches(start, encoded)
+    compiled, compile_times = timing.split(advance, *parts[0], steps)
 
-    def jaxkkt() -> State:
-        nonlocal start
-        start = compiled(start, encoded, steps)
-        return start
+    def train(i: int) -> None:
+        state, data = parts[i]
+        parts[i] = jax.block_until_ready(compiled(state, data, steps)), data
 
-    runs = {"jaxkkt": jaxkkt} | {n: partial(PEERS[n](params, data), steps) for n in names}
+    runs = {"jaxkkt": partial(spread, train, len(parts))} | {
+        n: partial(PEERS[n](params, data), steps) for n in names
+    }
     contestants = (
         {("step", n): Contestant(run, steps * case.networks) for n, run in runs.items()}
         | {("product", n): c for n, c in products(size, width, lanes, blink).items()}

@@ -157,8 +157,9 @@ class TestRuns:
             fields = {k: v for k, v in run.fields().items() if k in table.dims}
             row = table.sel(fields)
             assert row.status == alone.status == Status.CONVERGED
-            # Padding changes rounding, and rounding the step at which kinks are crossed.
-            assert abs(int(row.steps) - int(alone.steps)) <= 0.02 * int(alone.steps)
+            # Padding changes rounding, rounding the step at which kinks are crossed, and that the
+            # estimated stiffness: alpha = 1.5 at this width takes some 20 gradients more or fewer.
+            assert abs(int(row.steps) - int(alone.steps)) <= 0.05 * int(alone.steps)
             margins = jk.networks.margins(alone.params, *data)
             chosen = jk.perturbations.on_margin(margins)
             direction = jk.perturbations.universal_direction(*data, chosen)
