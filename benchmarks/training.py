@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 
 PROTOCOL = training.paper_protocol()
 TOLERANCE = 1e-3  # of `deviation`
+MOST_STEPS = 20_000  # of one network
 
 PEERS: dict[str, Callable[[Params, Dataset], peers.Advance]] = {
     "loop": peers.torch_loop,
@@ -196,11 +197,15 @@ def measure(case: Case, names: list[str], repeats: int, quick: bool = False) -> 
     }
 
     parts = batches(start, encoded)
+    begin = [jax.tree.map(jnp.copy, state) for state, _ in parts]
     compiled, compile_times = timing.split(advance, *parts[0], steps)
 
     def train(i: int) -> None:
         state, data = parts[i]
-        parts[i] = jax.block_until_ready(compiled(state, data, steps)), data
+        state = jax.block_until_ready(compiled(state, data, steps))
+        # Again from the start, long before the stopping rule, where nothing is left to time.
+        again = state.steps.max() >= MOST_STEPS
+        parts[i] = jax.tree.map(jnp.copy, begin[i]) if again else state, data
 
     runs = {"jaxkkt": partial(spread, train, len(parts))} | {
         n: partial(PEERS[n](params, data), steps) for n in names

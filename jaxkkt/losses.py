@@ -58,6 +58,7 @@ def log_loss(
         log_values = jnp.where(mask, log_values, -jnp.inf)
     # exp(log_values - total) would carry the rounding of a large log L.
     largest = jax.lax.stop_gradient(jnp.max(log_values))
+    largest = jnp.where(jnp.isfinite(largest), largest, 0)
     shares = jnp.exp(log_values - largest)
     scale = jnp.sum(shares)
     total = largest + jnp.log(scale)

@@ -103,13 +103,13 @@ def log_loss_time(
     whatever the scale of the problem. The start decides where neurons settle, and the flow slows
     down as 1/s later: h = delta (1 + s)^1.5 up to `largest`, s being the fall of log L so far.
 
-    At the start a step is Heun's, of second order, stable up to h * rate = 2 for the rate of the
-    fastest mode. Equal margins then make the flow stiff: the modes that hold them together decay
-    much faster than the rest, the more samples the faster. A step is then one of the first-order
-    Runge-Kutta-Chebyshev method (van der Houwen and Sommeijer 1980), stable up to 1.93 n^2 with n
-    gradients. Either is momentum whose coefficients change from gradient to gradient, restarted
-    with every step. n is the least that keeps the estimated rate stable, at most `stages`; beyond
-    that h shrinks, but not below delta.
+    At the start a step is Heun's, of second order along the flow's path (its pace is held during a
+    step), stable up to h * rate = 2 for the rate of the fastest mode. Equal margins then make the
+    flow stiff: the modes that hold them together decay much faster than the rest, the more samples
+    the faster. A step is then one of the first-order Runge-Kutta-Chebyshev method (van der Houwen
+    and Sommeijer 1980), stable up to 1.93 n^2 with n gradients. Either is momentum whose
+    coefficients change from gradient to gradient, restarted with every step. n is the least that
+    keeps the estimated rate stable, at most `stages`; beyond that h shrinks, but not below delta.
 
     The estimate starts at `stiffness`, its least; it grows when a step realizes less than the share
     `realized` of h, for then the margins oscillate, and shrinks when it realizes more. Neurons that

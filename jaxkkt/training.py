@@ -46,7 +46,9 @@ _SENTENCES = {
         "the loss became NaN or infinite: lower the learning rate or delta, or use a wider network "
         "if no neuron is active on some sample"
     ),
-    Status.STALLED: "the gradient is exactly zero: no neuron is active on any sample",
+    Status.STALLED: (
+        "the gradient is exactly zero: no neuron is active on any sample that the loss weighs"
+    ),
 }
 
 TARGET = log(1e-30)

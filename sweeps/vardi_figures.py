@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted(PROTOCOLS),
         default="flow",
         help="flow: gradient flow in log-loss time, about 600 steps a run; paper: batches of "
-        "5,000, lr 1e-5 times 1.1 every 100 steps, about 74,000 steps (default: flow)",
+        "5,000, lr 1e-5 times 1.1 every 100 steps, about 72,000 steps (default: flow)",
     )
     parser.add_argument(
         "--slack", type=float, default=1.1, help="on the margin: q <= slack min q (default: 1.1)"

@@ -1,7 +1,8 @@
-"""The engine: plans, lanes, stores and results."""
+"""The engine: plans, lanes, streams, stores and results."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, lanes, results
+from jaxkkt.engine import buckets, lanes, results, streams
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
@@ -206,6 +207,7 @@ class TestRuns:
         with jax.enable_x64(True):
             table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0]), progress=False)
         size = table.flip_size_exact.item()
+        assert np.isfinite(size)
         assert size != float(np.float32(size))
 
     def test_an_error_in_a_stream_is_raised(self):
@@ -215,6 +217,21 @@ class TestRuns:
         measurements = [jk.measurements.Measurement("fails", fail, {})]
         with pytest.raises(ArithmeticError, match="no such number"):
             jk.sweep(mixed_grid(), measurements=measurements, progress=False)
+
+    def test_an_error_while_running_is_raised(self, monkeypatch):
+        def fail(*args):
+            raise MemoryError("not enough")
+
+        monkeypatch.setattr(lanes, "draw_padded", fail)
+        with pytest.raises(MemoryError, match="not enough"):
+            jk.sweep(mixed_grid(), progress=False)
+
+    def test_the_report_and_the_bar(self, capsys):
+        jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3)))
+        shown = capsys.readouterr().err
+        assert re.search(r"3/3 runs *\n3 runs in \d+\.\d s \(streams: \d+, each", shown)
+        assert "100.0% of lane-steps useful, 0.0% of the work padding" in shown
+        assert "nan" not in shown
 
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
@@ -288,8 +305,26 @@ class TestStore:
 
     def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
         first = jk.sweep(self.runs, store=tmp_path, progress=False)
-        monkeypatch.setattr("jaxkkt.engine.streams.compile_bucket", None)
+        compiled = []
+        monkeypatch.setattr(streams, "compile_bucket", lambda *args: compiled.append(args))
         xr.testing.assert_identical(jk.sweep(self.runs, store=tmp_path, progress=False), first)
+        assert not compiled
+
+    def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
+        drawn = []
+        draw_padded = lanes.draw_padded
+        monkeypatch.setattr(
+            lanes, "draw_padded", lambda run, *shape: drawn.append(run) or draw_padded(run, *shape)
+        )
+
+        def full(self, row):
+            raise OSError("no space left")
+
+        monkeypatch.setattr(Store, "save", full)
+        runs = jk.grid(d=[60], alpha=[1.0], width=[200], seed=range(60))
+        with pytest.raises(OSError, match="no space left"):
+            jk.sweep(runs, store=tmp_path, progress=False)
+        assert len(drawn) < 40
 
     def test_results_file_opens_as_the_dataset(self, tmp_path):
         table = jk.sweep(self.runs, store=tmp_path, progress=False)

@@ -1,4 +1,4 @@
-"""Grid -> buckets -> lanes -> rows: mixed shapes, more runs than lanes, resume."""
+"""Grid -> buckets -> lanes in streams -> rows: mixed shapes, more runs than lanes, resume."""
 
 from jaxkkt.engine.driver import Plan, landed, plan_sweep, sweep
 from jaxkkt.engine.results import Summary, summarize

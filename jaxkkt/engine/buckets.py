@@ -31,7 +31,7 @@ WAIT_AT_END = 0.15
 
 @dataclass(frozen=True)
 class Bucket:
-    """Runs that share one compiled shape, padded to (samples, d, width), `lanes` at a time.
+    """Runs that share one compiled shape, padded to (samples, d, width); a stream has `lanes`.
 
     A step sees `batch` of the samples.
     """
@@ -65,13 +65,13 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """Memory of all lanes while they step, in float32."""
+        """Memory of one stream's lanes while they step, in float32."""
         return self.lanes * _lane_bytes(self.representation, self.samples, self.width, self.d)
 
     def describe(self) -> str:
         return (
             f"{self.representation:5} m <= {self.samples:<6} d <= {self.d:<5} k <= {self.width:<5}"
-            f" {self.loss:11}: {len(self.runs):4} runs on {self.lanes:3} lanes"
+            f" {self.loss:11}: {len(self.runs):4} runs, lanes a stream: {self.lanes}"
         )
 
 

@@ -21,6 +21,7 @@ from jaxkkt._version import __version__
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
 from jaxkkt.engine.lanes import Row, Tally, together
+from jaxkkt.engine.programs import device
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
@@ -57,7 +58,7 @@ class Plan:
         return "\n".join(
             [
                 *lines,
-                f"{self.runs} runs in {len(self.buckets)} buckets on {self.streams} streams, "
+                f"{self.runs} runs in {len(self.buckets)} buckets, streams: {self.streams}, "
                 f"{padding_share(self.buckets):.1%} of the work is padding",
                 f"about {self.flops:.1e} FLOP in matrix products at {self.expected_steps} steps "
                 f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
@@ -85,7 +86,7 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
     """The buckets and cost of a sweep, without running it."""
     protocol = flow_protocol() if protocol is None else protocol
-    platform = jax.default_backend()
+    platform = device().platform
     buckets = plan(unique(runs), protocol, platform)
     return Plan(tuple(buckets), protocol.expected_steps, streams(buckets, platform))
 
@@ -135,8 +136,8 @@ def sweep(
     if progress:
         total, seconds = together(tallies), perf_counter() - started
         print(
-            f"{len(rows) - before} runs in {seconds:.1f} s on {planned.streams} streams, which "
-            f"trained for {total.run_seconds / planned.streams:.1f} s; "
+            f"{len(rows) - before} runs in {seconds:.1f} s (streams: {planned.streams}, each "
+            f"trained for {total.run_seconds / planned.streams:.1f} s); "
             f"{total.useful_share():.1%} of lane-steps useful, "
             f"{padding_share(planned.buckets):.1%} of the work padding",
             file=sys.stderr,
@@ -200,7 +201,7 @@ def _settings(
             "jaxkkt": __version__,
             **{name: version(name) for name in ("jax", "jaxlib", "optax")},
         },
-        "device": jax.devices()[0].device_kind,
+        "device": device().device_kind,
         "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "runs": [run.name for run in runs],

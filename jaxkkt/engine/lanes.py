@@ -115,7 +115,8 @@ def run_bucket(
         tally.lanes, tally.busy_lanes = bucket.lanes, len(occupied)
         tally.steps_per_second = trips * len(occupied) / seconds
         tally.log_losses = tuple(log_loss[occupied].tolist())
-        shares = np.minimum(steps[occupied] / expected_steps, 0.95)
+        running = [i for i in occupied if ended[i] == Status.RUNNING]
+        shares = np.minimum(steps[running] / expected_steps, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         for i in occupied:
             done = lanes[i]

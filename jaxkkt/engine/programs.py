@@ -56,8 +56,13 @@ def compile_bucket(
         place=_place.lower(batch, number, params, data, key, **settings).compile(),
         advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
         decode=_decode.lower(batch, number, params, data, **settings).compile(),
-        measure=_compiled_measure(functions, *_specs(*map(round_up, (m, d, k)))),
+        measure=_compiled_measure(functions, *_specs(*map(round_up, (m, d, k))), device()),
     )
+
+
+def device() -> jax.Device:
+    """Where arrays of this thread go."""
+    return next(iter(jnp.zeros(()).devices()))
 
 
 def _spec(*shape: int, dtype: Any = None) -> Any:
@@ -148,7 +153,7 @@ def _decode(
 
 @cache
 def _compiled_measure(
-    functions: tuple[MeasureFunction, ...], params: Params, data: Dataset
+    functions: tuple[MeasureFunction, ...], params: Params, data: Dataset, _: jax.Device
 ) -> MeasureFunction:
     def measure(params: Params, data: Dataset) -> dict[str, Array]:
         return {name: value for f in functions for name, value in f(params, data).items()}

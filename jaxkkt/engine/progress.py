@@ -24,13 +24,13 @@ class Meter:
                 bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
                 dynamic_ncols=True,
             )
-        low = min(tally.log_losses, default=float("nan"))
-        high = max(tally.log_losses, default=float("nan"))
-        self._bar.set_postfix_str(
-            f"{done_runs}/{self._runs} runs, {tally.busy_lanes}/{tally.lanes} lanes, "
-            f"{tally.steps_per_second:,.0f} steps/s, log L {low:.1f} to {high:.1f}",
-            refresh=False,
-        )
+        text = f"{done_runs}/{self._runs} runs"
+        if tally.log_losses:
+            text += (
+                f", {tally.busy_lanes}/{tally.lanes} lanes, {tally.steps_per_second:,.0f} steps/s, "
+                f"log L {min(tally.log_losses):.1f} to {max(tally.log_losses):.1f}"
+            )
+        self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(min((done_work + tally.work) / self._work, 1.0) - self._bar.n)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def run_streams(
 
     All streams go through the buckets in order and take runs from the same queues; one more thread
     compiles ahead of them. `show` is called now and then, in the caller's thread. Close the
-    iterator to stop the streams: they end with their chunk, and what they were training is lost.
+    iterator to stop the streams: they end with their chunk, and runs not yet yielded are lost.
     """
     ended: SimpleQueue[Row | None] = SimpleQueue()
     stop, same_settings = Event(), _same_settings()
@@ -50,13 +50,15 @@ def run_streams(
                         ended.put(row)
 
     with ThreadPoolExecutor(1) as compiler, ThreadPoolExecutor(len(tallies)) as pool:
-        queues = [(b, deque(run for run in b.runs if run not in done)) for b in buckets]
-        waiting = [(b, queue, compiler.submit(compile_ahead, b)) for b, queue in queues if queue]
-        streams = [pool.submit(stream, tally) for tally in tallies]
-        for future in streams:
-            future.add_done_callback(lambda _: ended.put(None))
-        going = len(streams)
         try:
+            queues = [(b, deque(run for run in b.runs if run not in done)) for b in buckets]
+            waiting = [
+                (b, queue, compiler.submit(compile_ahead, b)) for b, queue in queues if queue
+            ]
+            streams = [pool.submit(stream, tally) for tally in tallies]
+            for future in streams:
+                future.add_done_callback(lambda _: ended.put(None))
+            going = len(streams)
             while going:
                 try:
                     row = ended.get(timeout=SECONDS_BETWEEN_SHOWS)
