@@ -115,7 +115,7 @@ def test_cancelling_gradients_are_not_dead_neurons():
 
 def test_a_sample_without_neurons_stalls_where_the_others_no_longer_weigh():
     params = networks.Params(w=jnp.array([[1.0]]), b=jnp.zeros(1), v=jnp.array([200.0]))
-    x, y = jnp.array([[1.0], [-1.0]]), jnp.array([1.0, 1.0])
+    x, y = jnp.array([[1.0], [-1.0]]), jnp.array([1.0, -1.0])
     result = training.train(params, x, y, Protocol(optimizers.loss_scaled(1e-3)))
     check_status(result, Status.STALLED, "that the loss weighs")
     assert result.steps == 0
