@@ -1,11 +1,7 @@
 """The engine: plans, lanes, streams, stores and results."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections import deque
 from dataclasses import replace
 
@@ -16,12 +12,11 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, lanes, results, streams
+from jaxkkt.engine import buckets, lanes, results
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import compile_bucket
-from jaxkkt.engine.store import Store
 from jaxkkt.training import Status
 
 FLOW = jk.flow_protocol()
@@ -265,119 +260,6 @@ class TestRuns:
     def test_no_runs_is_an_error(self):
         with pytest.raises(ValueError, match="the grid is empty"):
             jk.sweep([])
-
-
-CRASH = """
-import os, signal, sys
-import jaxkkt as jk
-from jaxkkt.engine.store import Store
-
-save, landed = Store.save, []
-def crash(self, row):
-    save(self, row)
-    landed.append(row)
-    if len(landed) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-Store.save = crash
-jk.sweep(jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3)), store=sys.argv[1])
-"""
-
-
-class TestStore:
-    runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
-
-    def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(self, tmp_path):
-        runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
-        whole = jk.sweep(runs, store=tmp_path / "whole", progress=False)
-        for count in (2, 3):
-            code = subprocess.run(
-                [sys.executable, "-c", CRASH, tmp_path / "killed", str(count)],
-                env=os.environ | {"TQDM_DISABLE": "1"},
-                check=False,
-                capture_output=True,
-            ).returncode
-            assert code == -signal.SIGKILL
-        assert len(list((tmp_path / "killed" / "rows").glob("*.json"))) == 5
-        resumed = jk.sweep(runs, store=tmp_path / "killed", progress=False)
-        xr.testing.assert_identical(resumed, whole)
-        for path in (tmp_path / "whole" / "rows").iterdir():
-            assert (tmp_path / "killed" / "rows" / path.name).read_bytes() == path.read_bytes()
-
-    def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
-        first = jk.sweep(self.runs, store=tmp_path, progress=False)
-        compiled = []
-        monkeypatch.setattr(streams, "compile_bucket", lambda *args: compiled.append(args))
-        xr.testing.assert_identical(jk.sweep(self.runs, store=tmp_path, progress=False), first)
-        assert not compiled
-
-    def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
-        drawn = []
-        draw_padded = lanes.draw_padded
-        monkeypatch.setattr(
-            lanes, "draw_padded", lambda run, *shape: drawn.append(run) or draw_padded(run, *shape)
-        )
-
-        def full(self, row):
-            raise OSError("no space left")
-
-        monkeypatch.setattr(Store, "save", full)
-        runs = jk.grid(d=[60], alpha=[1.0], width=[200], seed=range(60))
-        with pytest.raises(OSError, match="no space left"):
-            jk.sweep(runs, store=tmp_path, progress=False)
-        assert len(drawn) < 40
-
-    def test_results_file_opens_as_the_dataset(self, tmp_path):
-        table = jk.sweep(self.runs, store=tmp_path, progress=False)
-        with xr.open_dataset(tmp_path / "results.nc") as opened:
-            xr.testing.assert_equal(opened, table)
-            assert opened.flip_size.attrs["units"]
-            assert "jaxlib" in opened.attrs["versions"]
-
-    def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
-        jk.sweep(self.runs, store=tmp_path, progress=False)
-        with pytest.raises(ValueError, match=r"protocol.name: 'flow.*0.01.*' in the folder, 'flow"):
-            jk.sweep(self.runs, jk.flow_protocol(delta=0.02), store=tmp_path, progress=False)
-        with pytest.raises(ValueError, match=r"measurements: .*slack=1.1.*slack=1.2"):
-            jk.sweep(self.runs, measurements=[jk.flips(1.2)], store=tmp_path, progress=False)
-        with pytest.raises(ValueError, match="runs: 3 in the folder, 2 now"):
-            jk.sweep(self.runs[:2], store=tmp_path, progress=False)
-
-    def test_folder_of_something_else_is_refused(self, tmp_path):
-        (tmp_path / "rows").mkdir()
-        (tmp_path / "rows" / "x.json").write_text("")
-        with pytest.raises(ValueError, match=r"holds rows but no settings.json"):
-            Store(tmp_path, {})
-
-    def test_killed_before_its_settings_were_written(self, tmp_path):
-        (tmp_path / "rows").mkdir()
-        Store(tmp_path, {})
-        assert (tmp_path / "settings.json").exists()
-
-    @pytest.mark.parametrize("damage", [lambda b: b[:20], lambda b: b"", lambda b: b[:-3] + b"9}}"])
-    def test_damaged_rows_are_set_aside(self, tmp_path, damage):
-        row = Row(self.runs[0], {"flip_size": 1.25, "status": 1})
-        store = Store(tmp_path, {})
-        store.save(row)
-        assert store.load(self.runs) == {row.run: row}
-        path = tmp_path / "rows" / f"{row.run.name}.json"
-        path.write_bytes(damage(path.read_bytes()))
-        with pytest.warns(UserWarning, match="is damaged .* set aside, the run is repeated"):
-            assert store.load(self.runs) == {}
-        assert not path.exists()
-
-    def test_numbers_survive_exactly(self, tmp_path):
-        values = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3}
-        store = Store(tmp_path, {})
-        store.save(Row(self.runs[0], values))
-        assert store.load(self.runs)[self.runs[0]].values == values
-
-    def test_leftovers_are_cleaned(self, tmp_path):
-        Store(tmp_path, {})
-        (tmp_path / "rows" / "x.json.part").write_text("half")
-        store = Store(tmp_path, {})
-        assert list(tmp_path.rglob("*.part"))  # of a sweep that may be running
-        store.tidy()
-        assert not list(tmp_path.rglob("*.part"))
 
 
 class TestResults:

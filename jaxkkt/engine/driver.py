@@ -122,12 +122,16 @@ def sweep(
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams)]
 
+    def done() -> float:
+        return sum(weights[run] for run in rows)
+
     def show() -> None:
-        meter.show(together(tallies), len(rows), sum(weights[run] for run in rows))
+        meter.show(together(tallies), len(rows), done())
 
     found = run_streams(planned.buckets, rows.keys(), protocol, measurements, tallies, show)
     started, before = perf_counter(), len(rows)
-    with closing(Meter(len(wanted), sum(weights.values()), progress)) as meter, closing(found):
+    meter = Meter(len(wanted), sum(weights.values()), done(), progress)
+    with closing(meter), closing(found):
         show()
         for row in found:
             rows[row.run] = row

@@ -10,20 +10,18 @@ from jaxkkt.engine.lanes import Tally
 class Meter:
     """Shows a `Tally` as a bar over the expected work; silent when `enabled` is False."""
 
-    def __init__(self, runs: int, work: float, enabled: bool = True) -> None:
-        self._runs, self._work, self._enabled = runs, work, enabled
-        self._bar: Any = None
+    def __init__(self, runs: int, work: float, done_work: float = 0, enabled: bool = True) -> None:
+        self._runs, self._work = runs, work
+        self._bar: Any = tqdm(
+            total=1.0,
+            initial=done_work / work,
+            disable=not enabled,
+            bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
+            dynamic_ncols=True,
+        )
 
     def show(self, tally: Tally, done_runs: int, done_work: float) -> None:
         """`done_work` is that of the runs done, of the `work` of all."""
-        if self._bar is None:
-            self._bar = tqdm(
-                total=1.0,
-                initial=done_work / self._work,
-                disable=not self._enabled,
-                bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
-                dynamic_ncols=True,
-            )
         text = f"{done_runs}/{self._runs} runs"
         if tally.log_losses:
             text += (
@@ -34,5 +32,4 @@ class Meter:
         self._bar.update(min((done_work + tally.work) / self._work, 1.0) - self._bar.n)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
