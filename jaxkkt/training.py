@@ -185,7 +185,6 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
         batch, first, complete = _mini_batch(state, data, protocol)
         here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
         total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
-
         here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
 
     status = _status(here, complete & (total <= protocol.target_log_loss), state.steps, protocol)

@@ -4,11 +4,13 @@ A bucket is a function of the runs and the protocol alone, never of what is left
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
+
+from jaxkkt.engine.devices import cores
 from jaxkkt.engine.specs import Run
 from jaxkkt.representations import Representation, step_flops
 from jaxkkt.training import Protocol
@@ -75,8 +77,10 @@ class Bucket:
         )
 
 
-def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list[Bucket]:
-    """Buckets for `runs`, those of the shortest steps first.
+def plan(
+    runs: Sequence[Run], protocol: Protocol, platform: str = "cpu", devices: int = 1
+) -> list[Bucket]:
+    """Buckets for `runs`, those of the shortest steps first, to be trained on so many devices.
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
@@ -101,28 +105,23 @@ def plan(runs: Sequence[Run], protocol: Protocol, platform: str = "cpu") -> list
             bytes_ = _lane_bytes(representation, m, k, d)
             # A CPU's cores are filled by streams.
             most = 1 if platform == "cpu" else LANE_BYTES[platform] // bytes_
-            lanes = _lanes(len(mine), most, _work(representation, m, k, d))
+            lanes = _lanes(-(-len(mine) // devices), most, _work(representation, m, k, d))
             batch = m if protocol.full_batch(m) else protocol.batch_size or m
             buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
-def streams(buckets: Sequence[Bucket], platform: str = "cpu") -> int:
+def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
     """How many threads train at once, each a batch of lanes of its own.
 
     One a core on a CPU, where one network's arrays fit a core's cache and its elementwise passes
-    run on one core; fewer where that would fill too much memory. One on an accelerator, whose
-    lanes share every kernel.
+    run on one core; fewer where that would fill too much memory. One an accelerator, whose lanes
+    share every kernel.
     """
-    if platform != "cpu":
-        return 1
+    if devices[0].platform != "cpu":
+        return len(devices)
     fitting = LANE_BYTES["cpu"] // max(b.bytes for b in buckets)
     return max(1, min(cores(), fitting, sum(len(b.runs) for b in buckets)))
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def padding_share(buckets: Sequence[Bucket]) -> float:

@@ -1,12 +1,10 @@
 """A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
 
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -17,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import xarray as xr
 
-from jaxkkt._version import __version__
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
+from jaxkkt.engine.devices import devices, environment
+from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.lanes import Row, Tally, together
-from jaxkkt.engine.programs import device
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
@@ -86,9 +84,9 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
     """The buckets and cost of a sweep, without running it."""
     protocol = flow_protocol() if protocol is None else protocol
-    platform = device().platform
-    buckets = plan(unique(runs), protocol, platform)
-    return Plan(tuple(buckets), protocol.expected_steps, streams(buckets, platform))
+    used = devices()
+    buckets = plan(unique(runs), protocol, used[0].platform, len(used))
+    return Plan(tuple(buckets), protocol.expected_steps, streams(buckets, used))
 
 
 def sweep(
@@ -97,6 +95,7 @@ def sweep(
     measurements: Sequence[Measurement] | None = None,
     store: str | Path | None = None,
     progress: bool = True,
+    executor: Executor | None = None,
 ) -> xr.Dataset:
     """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
 
@@ -106,13 +105,18 @@ def sweep(
     the same bits; ValueError if the folder holds a sweep with other settings.
     The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
     how the time was spent.
+
+    Runs train on all of this process's devices, or on that of a `with jax.default_device(...)`.
+    With an `executor` they train in its workers instead, to the same bits, and land here a task at
+    a time: anything with the `submit` of `concurrent.futures` will do, such as a pool of spawned
+    processes or Dask's `Client.get_executor()`.
     """
     protocol, measurements = _defaults(protocol, measurements)
     wanted = unique(runs)
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
     planned = plan_sweep(wanted, protocol)
-    settings = _settings(wanted, protocol, measurements)
+    settings = _settings(planned, wanted, protocol, measurements)
     saved = Store(store, settings) if store is not None else None
     rows: dict[Run, Row] = {}
     if saved is not None:
@@ -120,7 +124,7 @@ def sweep(
         rows = saved.load(wanted)
 
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
-    tallies = [Tally() for _ in range(planned.streams)]
+    tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def done() -> float:
         return sum(weights[run] for run in rows)
@@ -128,7 +132,11 @@ def sweep(
     def show() -> None:
         meter.show(together(tallies), len(rows), done())
 
-    found = run_streams(planned.buckets, rows.keys(), protocol, measurements, tallies, show)
+    what = planned.buckets, rows.keys(), protocol, measurements, tallies
+    if executor is None:
+        found = run_streams(*what, devices(), show)
+    else:
+        found = run_tasks(executor, *what, show)
     started, before = perf_counter(), len(rows)
     meter = Meter(len(wanted), sum(weights.values()), done(), progress)
     with closing(meter), closing(found):
@@ -139,9 +147,10 @@ def sweep(
                 saved.save(row)
     if progress:
         total, seconds = together(tallies), perf_counter() - started
+        parts = "streams" if executor is None else "tasks"
         print(
-            f"{len(rows) - before} runs in {seconds:.1f} s (streams: {planned.streams}, each "
-            f"trained for {total.run_seconds / planned.streams:.1f} s); "
+            f"{len(rows) - before} runs in {seconds:.1f} s ({parts}: {len(tallies)}, each "
+            f"trained for {total.run_seconds / max(len(tallies), 1):.1f} s); "
             f"{total.useful_share():.1%} of lane-steps useful, "
             f"{padding_share(planned.buckets):.1%} of the work padding",
             file=sys.stderr,
@@ -167,7 +176,7 @@ def landed(
     """
     protocol, measurements = _defaults(protocol, measurements)
     wanted = unique(runs)
-    settings = _settings(wanted, protocol, measurements)
+    settings = _settings(plan_sweep(wanted, protocol), wanted, protocol, measurements)
     begun = (Path(store) / "settings.json").is_file()
     rows = Store(store, settings).load(wanted) if begun else {}
     if not rows:
@@ -192,7 +201,7 @@ def _dataset(
 
 
 def _settings(
-    runs: Sequence[Run], protocol: Protocol, measurements: Sequence[Measurement]
+    planned: Plan, runs: Sequence[Run], protocol: Protocol, measurements: Sequence[Measurement]
 ) -> Mapping[str, Any]:
     """Everything that a row's bits depend on, and the runs."""
     return {
@@ -201,12 +210,7 @@ def _settings(
             for name in ("name", "batch_size", "target_log_loss", "max_steps", "representation")
         },
         "measurements": [m.name for m in measurements],
-        "versions": {
-            "jaxkkt": __version__,
-            **{name: version(name) for name in ("jax", "jaxlib", "optax")},
-        },
-        "device": device().device_kind,
-        "x64": bool(jax.config.read("jax_enable_x64")),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **environment(),
+        "lanes": [b.lanes for b in planned.buckets],
         "runs": [run.name for run in runs],
     }

@@ -13,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import networks, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.devices import device
 from jaxkkt.engine.draws import draw, round_up
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
@@ -58,11 +59,6 @@ def compile_bucket(
         decode=_decode.lower(batch, number, params, data, **settings).compile(),
         measure=_compiled_measure(functions, *_specs(*map(round_up, (m, d, k))), device()),
     )
-
-
-def device() -> jax.Device:
-    """Where arrays of this thread go."""
-    return next(iter(jnp.zeros(()).devices()))
 
 
 def _spec(*shape: int, dtype: Any = None) -> Any:

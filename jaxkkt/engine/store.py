@@ -27,7 +27,7 @@ class Store:
         settings = json.loads(json.dumps({"format": FORMAT, **settings}))
         path = self.folder / "settings.json"
         if path.exists():
-            differing = _differences(json.loads(path.read_text()), settings)
+            differing = differences(json.loads(path.read_text()), settings)
             if differing:
                 raise ValueError(
                     f"{self.folder} holds a sweep with other settings; give another folder, or the "
@@ -89,17 +89,20 @@ def _checksum(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _differences(old: Any, new: Any, name: str = "") -> list[str]:
+def differences(
+    old: Any, new: Any, where: tuple[str, str] = ("in the folder", "now"), name: str = ""
+) -> list[str]:
+    """A line for each field, at any depth, that is not the same in `old` and `new`."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
-        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{name}.{k}")]
+        return [d for k in keys for d in differences(old.get(k), new.get(k), where, f"{name}.{k}")]
     if old == new:
         return []
     if isinstance(old, list) and isinstance(new, list):
         gone = [v for v in old if v not in new]
         come = [v for v in new if v not in old]
         return [
-            f"{name[1:]}: {len(old)} in the folder, {len(new)} now; "
-            f"only in the folder: {gone[:3]}, only now: {come[:3]}"
+            f"{name[1:]}: {len(old)} {where[0]}, {len(new)} {where[1]}; "
+            f"only {where[0]}: {gone[:3]}, only {where[1]}: {come[:3]}"
         ]
-    return [f"{name[1:]}: {old!r} in the folder, {new!r} now"]
+    return [f"{name[1:]}: {old!r} {where[0]}, {new!r} {where[1]}"]

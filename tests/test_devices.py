@@ -1,0 +1,176 @@
+"""Sweeps on several devices, and in the workers of an executor."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt.engine import buckets, executors
+from jaxkkt.engine.devices import devices
+from jaxkkt.engine.store import Store
+
+FLOW = jk.flow_protocol()
+RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+
+ON_DEVICES = """
+import json, sys
+import jax
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+import jaxkkt as jk
+from jaxkkt.engine import buckets, streams
+from jaxkkt.engine.devices import device
+
+buckets.cores = lambda: 4
+used, run_bucket = set(), streams.run_bucket
+def recorded(bucket, queue, programs, *rest):
+    used.add((device().id, next(iter(programs.idle()[0].steps.devices())).id))
+    return run_bucket(bucket, queue, programs, *rest)
+streams.run_bucket = recorded
+table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)), progress=False)
+print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
+"""
+
+
+IN_PROCESSES = """
+import json, multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+import jaxkkt as jk
+
+runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+    table = jk.sweep(runs, progress=False, executor=executor)
+print(json.dumps(table.flip_size.values.ravel().tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return jk.sweep(RUNS, progress=False)
+
+
+class TestDevices:
+    @pytest.mark.parametrize("count", [2, 4])
+    def test_bits_do_not_depend_on_their_number(self, count):
+        alone = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)), progress=False)
+        out = subprocess.run(
+            [sys.executable, "-c", ON_DEVICES, str(count)], check=True, capture_output=True
+        ).stdout
+        used, sizes = json.loads(out)
+        assert used == [[i, i] for i in range(count)]
+        np.testing.assert_array_equal(np.array(sizes), alone.flip_size.values.ravel())
+
+    def test_a_chosen_device_is_the_only_one(self):
+        with jax.default_device(jax.devices("cpu")[0]):
+            assert devices() == [jax.devices("cpu")[0]]
+        assert devices() == jax.local_devices()
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_accelerators_share_the_runs_and_have_a_stream_each(self):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
+        gpus = [SimpleNamespace(platform="gpu")] * 4
+        (alone,) = buckets.plan(runs, FLOW, "gpu", 1)
+        (shared,) = buckets.plan(runs, FLOW, "gpu", 4)
+        assert alone.lanes == 40
+        assert shared.lanes == 10
+        assert buckets.streams([shared], gpus) == 4
+
+
+class Inline:
+    """The least that an executor can be, after submitit's jobs: no thread and no callbacks."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def submit(self, function, *args):
+        try:
+            outcome = function(*args)
+            task = SimpleNamespace(done=lambda: True, result=lambda: outcome)
+        except ValueError as error:
+            future = Future()
+            future.set_exception(error)
+            task = SimpleNamespace(done=lambda: True, result=future.result)
+        task.cancelled = False
+        task.cancel = lambda: setattr(task, "cancelled", True)
+        self.tasks.append(task)
+        return task
+
+
+def test_processes_give_the_same_bits(whole):
+    out = subprocess.run(
+        [sys.executable, "-c", IN_PROCESSES], check=True, capture_output=True
+    ).stdout
+    np.testing.assert_array_equal(np.array(json.loads(out)), whole.flip_size.values.ravel())
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Functions whose signatures are checked cannot be pickled, and stay as they are here."""
+    untouched = SimpleNamespace(dumps=lambda work: work, loads=lambda work: work)
+    monkeypatch.setattr(executors, "cloudpickle", untouched)
+
+
+@pytest.mark.usefixtures("in_process", "unchecked")
+class TestExecutors:
+    def test_small_tasks_give_the_same_bits(self, whole, monkeypatch, capsys):
+        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
+        with ThreadPoolExecutor(2) as executor:
+            table = jk.sweep(RUNS, executor=executor)
+        xr.testing.assert_identical(table, whole)
+        shown = capsys.readouterr().err
+        assert "12/12 runs" in shown
+        assert "(tasks: 12, each trained for" in shown
+
+    def test_a_stopped_sweep_goes_on_in_an_executor(self, whole, tmp_path, monkeypatch):
+        save, saved = Store.save, []
+
+        def stop(self, row):
+            if len(saved) == 5:
+                raise KeyboardInterrupt
+            saved.append(row)
+            save(self, row)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "save", stop)
+            with pytest.raises(KeyboardInterrupt):
+                jk.sweep(RUNS, store=tmp_path, progress=False)
+        executor = Inline()
+        table = jk.sweep(RUNS, store=tmp_path, progress=False, executor=executor)
+        xr.testing.assert_identical(table, whole)
+        trained = [row for task in executor.tasks for row in task.result()[0]]
+        assert len(trained) == 7
+
+    def test_tasks_are_cancelled_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
+        def full(self, row):
+            raise OSError("no space left")
+
+        monkeypatch.setattr(Store, "save", full)
+        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
+        executor = Inline()
+        with pytest.raises(OSError, match="no space left"):
+            jk.sweep(RUNS[:3], store=tmp_path, progress=False, executor=executor)
+        assert [task.cancelled for task in executor.tasks] == [False, True, True]
+
+    def test_workers_keep_the_precision(self):
+        with jax.enable_x64(True), ThreadPoolExecutor(1) as executor:
+            table = jk.sweep(RUNS[:1], progress=False, executor=executor)
+        size = table.flip_size_exact.item()
+        assert size != float(np.float32(size))
+
+    def test_another_kind_of_worker_is_refused(self, monkeypatch):
+        class Elsewhere(Inline):
+            def submit(self, function, *args):
+                with monkeypatch.context() as patched:
+                    patched.setitem(os.environ, "XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+                    return super().submit(function, *args)
+
+        message = r"other bits than .*\n  xla_flags: '' in the sweep's process, '--xla.*in the work"
+        with pytest.raises(ValueError, match=message):
+            jk.sweep(RUNS[:1], progress=False, executor=Elsewhere())
