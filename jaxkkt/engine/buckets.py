@@ -78,9 +78,9 @@ class Bucket:
 
 
 def plan(
-    runs: Sequence[Run], protocol: Protocol, platform: str = "cpu", devices: int = 1
+    runs: Sequence[Run], protocol: Protocol, platform: str = "cpu", device_count: int = 1
 ) -> list[Bucket]:
-    """Buckets for `runs`, those of the shortest steps first, to be trained on so many devices.
+    """Buckets for `runs`, those of the shortest steps first, for `device_count` devices.
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
@@ -105,7 +105,7 @@ def plan(
             bytes_ = _lane_bytes(representation, m, k, d)
             # A CPU's cores are filled by streams.
             most = 1 if platform == "cpu" else LANE_BYTES[platform] // bytes_
-            lanes = _lanes(-(-len(mine) // devices), most, _work(representation, m, k, d))
+            lanes = _lanes(-(-len(mine) // device_count), most, _work(representation, m, k, d))
             batch = m if protocol.full_batch(m) else protocol.batch_size or m
             buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
