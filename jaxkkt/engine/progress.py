@@ -18,6 +18,7 @@ class Meter:
             disable=not enabled,
             bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
             dynamic_ncols=True,
+            smoothing=0.01,  # the time left goes by the last minute or so
         )
 
     def show(self, tally: Tally, done_runs: int, done_work: float) -> None:
