@@ -14,7 +14,7 @@ import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
-from jaxkkt.engine.devices import devices
+from jaxkkt.engine.devices import devices, using
 from jaxkkt.engine.store import Store
 
 FLOW = jk.flow_protocol()
@@ -31,7 +31,8 @@ from jaxkkt.engine.devices import device
 buckets.cores = lambda: 4
 used, run_bucket = set(), streams.run_bucket
 def recorded(bucket, queue, programs, *rest):
-    used.add((device().id, next(iter(programs.idle()[0].steps.devices())).id))
+    (compiled,) = programs.advance.runtime_executable().local_devices()
+    used.add((device().id, compiled.id))
     return run_bucket(bucket, queue, programs, *rest)
 streams.run_bucket = recorded
 table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)), progress=False)
@@ -81,10 +82,23 @@ class TestDevices:
         assert alone.lanes == 40
         assert shared.lanes == 10
         assert buckets.streams([shared], gpus) == 4
+        assert buckets.streams([alone], gpus) == 1
+
+    def test_unlike_devices_are_left_out(self, monkeypatch):
+        other = SimpleNamespace(device_kind="display")
+        local = jax.local_devices()
+        monkeypatch.setattr(jax, "local_devices", lambda backend: [*local, other])
+        assert devices() == local
+
+    def test_streams_draw_with_the_generator_of_the_caller(self):
+        run = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
+        with jax.default_prng_impl("rbg"):
+            other = jk.sweep(run, progress=False)
+        assert other.flip_size.item() != jk.sweep(run, progress=False).flip_size.item()
 
 
 class Inline:
-    """The least that an executor can be, after submitit's jobs: no thread and no callbacks."""
+    """The least that an executor can be: no thread, and tasks without callbacks."""
 
     def __init__(self):
         self.tasks = []
@@ -112,9 +126,16 @@ def test_processes_give_the_same_bits(whole):
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Functions whose signatures are checked cannot be pickled, and stay as they are here."""
-    untouched = SimpleNamespace(dumps=lambda work: work, loads=lambda work: work)
-    monkeypatch.setattr(executors, "cloudpickle", untouched)
+    """Functions whose signatures are checked cannot be pickled: they are kept, under a name."""
+    kept = {}
+
+    def dumps(work):
+        kept[name := os.urandom(8)] = work
+        return name
+
+    monkeypatch.setattr(
+        executors, "cloudpickle", SimpleNamespace(dumps=dumps, loads=kept.__getitem__)
+    )
 
 
 @pytest.mark.usefixtures("in_process", "unchecked")
@@ -126,7 +147,7 @@ class TestExecutors:
         xr.testing.assert_identical(table, whole)
         shown = capsys.readouterr().err
         assert "12/12 runs" in shown
-        assert "(tasks: 12, each trained for" in shown
+        assert "(tasks: 12); 100.0% of lane-steps useful" in shown
 
     def test_a_stopped_sweep_goes_on_in_an_executor(self, whole, tmp_path, monkeypatch):
         save, saved = Store.save, []
@@ -171,6 +192,54 @@ class TestExecutors:
                     patched.setitem(os.environ, "XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
                     return super().submit(function, *args)
 
-        message = r"other bits than .*\n  xla_flags: '' in the sweep's process, '--xla.*in the work"
+        message = r"other bits than .*\n  xla_flags: '' in the sweep, '--xla.*in the worker"
         with pytest.raises(ValueError, match=message):
             jk.sweep(RUNS[:1], progress=False, executor=Elsewhere())
+
+    @pytest.mark.parametrize("change", ["jax_default_prng_impl", "jax_enable_x64"])
+    def test_settings_are_part_of_the_store(self, change, tmp_path):
+        jk.sweep(RUNS[:1], store=tmp_path, progress=False)
+        other = {"jax_default_prng_impl": "rbg", "jax_enable_x64": True}[change]
+        with using({change: other}), pytest.raises(ValueError, match=f"settings.{change}: .* now"):
+            jk.sweep(RUNS[:1], store=tmp_path, progress=False)
+
+    def test_a_task_that_fails_loses_no_other_row(self, tmp_path, monkeypatch):
+        class FirstFails(Inline):
+            def submit(self, function, *args):
+                task = super().submit(function, *args)
+                if len(self.tasks) == 1:
+                    future = Future()
+                    future.set_exception(ArithmeticError("no such number"))
+                    task.result = future.result
+                return task
+
+        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
+        with pytest.raises(ArithmeticError, match="no such number"):
+            jk.sweep(RUNS[:3], store=tmp_path, progress=False, executor=FirstFails())
+        assert len(list((tmp_path / "rows").glob("*.json"))) == 2
+
+    def test_tasks_are_cancelled_when_one_cannot_be_submitted(self, monkeypatch):
+        class Full(Inline):
+            def submit(self, function, *args):
+                if len(self.tasks) == 2:
+                    raise OSError("the queue is full")
+                return super().submit(function, *args)
+
+        executor = Full()
+        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
+        with pytest.raises(OSError, match="the queue is full"):
+            jk.sweep(RUNS[:3], progress=False, executor=executor)
+        assert [task.cancelled for task in executor.tasks] == [True, True]
+
+    def test_forks_are_refused(self, monkeypatch):
+        monkeypatch.setattr(executors, "_IMPORTED_BY", -1)
+        with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="is a fork, in"):
+            jk.sweep(RUNS[:1], progress=False, executor=executor)
+
+    def test_there_is_work_for_many_workers(self):
+        planned = jk.plan_sweep(jk.grid(d=[8, 12], alpha=[1.0], width=[20], seed=range(200)))
+        parts = list(executors._parts(planned.buckets, (), 600))
+        assert 48 <= len(parts) <= 80
+        assert sorted(r.name for p in parts for r in p.runs) == sorted(
+            r.name for b in planned.buckets for r in b.runs
+        )

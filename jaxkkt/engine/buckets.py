@@ -116,12 +116,13 @@ def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
 
     One a core on a CPU, where one network's arrays fit a core's cache and its elementwise passes
     run on one core; fewer where that would fill too much memory. One an accelerator, whose lanes
-    share every kernel.
+    share every kernel. Never more than there are batches to fill.
     """
+    batches = sum(-(-len(b.runs) // b.lanes) for b in buckets)
     if devices[0].platform != "cpu":
-        return len(devices)
+        return min(len(devices), batches)
     fitting = LANE_BYTES["cpu"] // max(b.bytes for b in buckets)
-    return max(1, min(cores(), fitting, sum(len(b.runs) for b in buckets)))
+    return max(1, min(cores(), fitting, batches))
 
 
 def padding_share(buckets: Sequence[Bucket]) -> float:

@@ -1,17 +1,22 @@
 """Where a sweep runs, and what its bits depend on there."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxkkt._version import __version__
 
-_CONFIG: Any = jax.config  # whose attributes are those of this thread
+_SETTINGS: dict[str, Any] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+}
 
 
 def device() -> jax.Device:
@@ -20,13 +25,15 @@ def device() -> jax.Device:
 
 
 def devices() -> list[jax.Device]:
-    """This process's devices that a sweep uses: all of the default platform.
+    """This process's devices that a sweep uses: all that are of the default one's kind.
 
     In a `with jax.default_device(...)` it is that one.
     """
-    here = device()
-    chosen = _CONFIG.jax_default_device is not None
-    return [here] if chosen else jax.local_devices(backend=here.platform)
+    here, config = device(), _config()
+    if config.jax_default_device is not None:
+        return [here]
+    local = jax.local_devices(backend=here.platform)
+    return [other for other in local if other.device_kind == here.device_kind]
 
 
 def cores() -> int:
@@ -34,26 +41,35 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def same_settings() -> Callable[[jax.Device], AbstractContextManager[None]]:
-    """Enters this thread's precision in other threads, on a device of their own."""
-    x64 = bool(_CONFIG.jax_enable_x64)
+def settings() -> dict[str, Any]:
+    """JAX's settings in this thread that change numbers."""
+    return {name: getattr(_config(), name) for name in _SETTINGS}
 
-    @contextmanager
-    def on(device: jax.Device) -> Iterator[None]:
-        with jax.default_device(device), jax.enable_x64(x64):
-            yield
 
-    return on
+@contextmanager
+def using(values: Mapping[str, Any], device: jax.Device | None = None) -> Iterator[None]:
+    """Enters `settings()` of another thread or process, and a device."""
+    with ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(_SETTINGS[name](value))
+        if device is not None:
+            stack.enter_context(jax.default_device(device))
+        yield
 
 
 def environment() -> dict[str, Any]:
     """What a row's bits depend on beside the run, its bucket and the protocol."""
+    here, names = device(), ("jax", "jaxlib", "optax")
+    simd: Any = np.show_config(mode="dicts")
     return {
-        "versions": {
-            "jaxkkt": __version__,
-            **{name: version(name) for name in ("jax", "jaxlib", "optax")},
-        },
-        "device": device().device_kind,
-        "x64": bool(_CONFIG.jax_enable_x64),
+        "versions": {"jaxkkt": __version__, **{name: version(name) for name in names}},
+        "platform": here.client.platform_version,
+        "device": here.device_kind,
+        "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),
+        "settings": settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _config() -> Any:
+    return jax.config  # whose attributes are those of the thread

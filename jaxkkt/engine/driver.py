@@ -109,7 +109,9 @@ def sweep(
     Runs train on all of this process's devices, or on that of a `with jax.default_device(...)`.
     With an `executor` they train in its workers instead, to the same bits, and land here a task at
     a time: anything with the `submit` of `concurrent.futures` will do, such as a pool of spawned
-    processes or Dask's `Client.get_executor()`.
+    processes or Dask's `Client.get_executor()`. A worker must see the same kind of device as this
+    process does, and takes all that it sees: give each its own cores or accelerator, and one task
+    at a time. The `store` belongs to this process alone.
     """
     protocol, measurements = _defaults(protocol, measurements)
     wanted = unique(runs)
@@ -147,10 +149,12 @@ def sweep(
                 saved.save(row)
     if progress:
         total, seconds = together(tallies), perf_counter() - started
-        parts = "streams" if executor is None else "tasks"
+        spent = f"tasks: {len(tallies)}"
+        if executor is None:
+            each = total.run_seconds / planned.streams
+            spent = f"streams: {planned.streams}, each trained for {each:.1f} s"
         print(
-            f"{len(rows) - before} runs in {seconds:.1f} s ({parts}: {len(tallies)}, each "
-            f"trained for {total.run_seconds / max(len(tallies), 1):.1f} s); "
+            f"{len(rows) - before} runs in {seconds:.1f} s ({spent}); "
             f"{total.useful_share():.1%} of lane-steps useful, "
             f"{padding_share(planned.buckets):.1%} of the work padding",
             file=sys.stderr,
@@ -204,6 +208,10 @@ def _settings(
     planned: Plan, runs: Sequence[Run], protocol: Protocol, measurements: Sequence[Measurement]
 ) -> Mapping[str, Any]:
     """Everything that a row's bits depend on, and the runs."""
+    lanes = {
+        f"{b.representation} m{b.samples} d{b.d} k{b.width} {b.loss}": b.lanes
+        for b in planned.buckets
+    }
     return {
         "protocol": {
             name: getattr(protocol, name)
@@ -211,6 +219,6 @@ def _settings(
         },
         "measurements": [m.name for m in measurements],
         **environment(),
-        "lanes": [b.lanes for b in planned.buckets],
+        "lanes": lanes,
         "runs": [run.name for run in runs],
     }

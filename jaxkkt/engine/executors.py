@@ -1,15 +1,18 @@
 """Sweeps in other processes and on other machines, by anything that can `submit`."""
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
 from time import sleep
 from typing import Any, runtime_checkable
 from typing import Protocol as Interface
 
 import cloudpickle
-import jax
 
 from jaxkkt.engine.buckets import Bucket, streams
-from jaxkkt.engine.devices import devices, environment
+from jaxkkt.engine.devices import devices, environment, using
 from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.specs import Run
 from jaxkkt.engine.store import differences
@@ -17,9 +20,13 @@ from jaxkkt.engine.streams import run_streams
 from jaxkkt.measurements import Measurement
 from jaxkkt.training import Protocol
 
-# A task is a part of a bucket of about this much work: half a minute of 2 cores.
+# A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
+# of all.
 OPERATIONS_PER_TASK = 5e12
+SHARE_PER_TASK = 1 / 64
 SECONDS_BETWEEN_LOOKS = 0.25
+
+_IMPORTED_BY = os.getpid()
 
 
 @runtime_checkable
@@ -43,57 +50,72 @@ def run_tasks(
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
-    A task has one bucket's runs, and trains them in streams of its own. `show` is called now and
-    then. Close the iterator to cancel the tasks that have not begun.
+    A task has some of a bucket's runs, and trains them in streams of its own. `show` is called now
+    and then. Close the iterator to cancel the tasks that have not ended.
 
-    Raises ValueError where a worker's versions or device are not those of this process, and what
-    a task raises.
+    Raises ValueError where a worker's versions, device or flags are not those of this process, and
+    the first error of a task, once the rows of others that have ended are through.
     """
-    here = environment()
-    tasks = [
-        executor.submit(train_part, cloudpickle.dumps((here, bucket, part, protocol, measurements)))
-        for bucket in buckets
-        for part in _parts(bucket, done, protocol.expected_steps)
-    ]
+    common = cloudpickle.dumps((environment(), protocol, list(measurements)))
+    tasks: list[Any] = []
     try:
+        for part in _parts(buckets, done, protocol.expected_steps):
+            tasks.append(executor.submit(train_part, common, part))
         while tasks:
-            ended = [task for task in tasks if task.done()]
-            for task in ended:
-                tasks.remove(task)
-                rows, tally = task.result()
-                tallies.append(tally)
-                yield from rows
+            failed = None
+            for task in list(tasks):
+                if task.done():
+                    tasks.remove(task)
+                    try:
+                        rows, tally = task.result()
+                    except Exception as error:
+                        failed = failed or error
+                        continue
+                    tallies.append(tally)
+                    yield from rows
+            if failed is not None:
+                raise failed
             show()
-            if not ended:
-                sleep(SECONDS_BETWEEN_LOOKS)
+            sleep(SECONDS_BETWEEN_LOOKS if tasks else 0)
     finally:
         for task in tasks:
-            task.cancel()
+            with suppress(Exception):
+                task.cancel()
 
 
-def train_part(work: bytes) -> tuple[list[Row], Tally]:
-    """A task: trains and measures some of a bucket's runs, in a worker."""
-    expected, bucket, part, protocol, measurements = cloudpickle.loads(work)
-    with jax.enable_x64(expected["x64"]):
-        _check_same(expected, environment())
+def train_part(common: bytes, part: Bucket) -> tuple[list[Row], Tally]:
+    """A task: trains and measures a part of a bucket, in a worker."""
+    if os.getpid() != _IMPORTED_BY:
+        raise RuntimeError(
+            "this worker is a fork, in which JAX hangs: give the executor spawned processes, as "
+            "ProcessPoolExecutor(4, multiprocessing.get_context('spawn')) does"
+        )
+    expected, protocol, measurements = _loaded(common)
+    with using(expected["settings"]):
+        differing = differences(expected, environment(), ("in the sweep", "in the worker"))
+        if differing:
+            raise ValueError(
+                "a worker would compute other bits than the process of the sweep; give both the "
+                "same versions, devices and flags. What differs:\n  " + "\n  ".join(differing)
+            )
         used = devices()
-        tallies = [Tally() for _ in range(streams([bucket], used))]
-        rest = set(bucket.runs).difference(part)
-        rows = run_streams([bucket], rest, protocol, measurements, tallies, used, lambda: None)
+        tallies = [Tally() for _ in range(streams([part], used))]
+        rows = run_streams([part], (), protocol, measurements, tallies, used, lambda: None)
         return list(rows), together(tallies)
 
 
-def _parts(bucket: Bucket, done: Collection[Run], steps: int) -> list[list[Run]]:
-    waiting = [run for run in bucket.runs if run not in done]
-    work = steps * bucket.padded_work / len(bucket.runs)
-    size = max(bucket.lanes, int(OPERATIONS_PER_TASK / work), 1)
-    return [waiting[i : i + size] for i in range(0, len(waiting), size)]
+@lru_cache(maxsize=1)
+def _loaded(common: bytes) -> Any:
+    """The same objects for every task of a sweep: functions made anew would compile anew."""
+    return cloudpickle.loads(common)
 
 
-def _check_same(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    differing = differences(expected, here, ("in the sweep's process", "in the worker"))
-    if differing:
-        raise ValueError(
-            "a worker would compute other bits than the sweep's own process; give both the same "
-            "versions, device and flags. What differs:\n  " + "\n  ".join(differing)
-        )
+def _parts(buckets: Sequence[Bucket], done: Collection[Run], steps: int) -> Iterator[Bucket]:
+    waiting = [(b, [run for run in b.runs if run not in done]) for b in buckets]
+    work = {b: steps * b.padded_work / len(b.runs) for b in buckets}
+    total = sum(len(runs) * work[b] for b, runs in waiting)
+    most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)
+    for bucket, runs in waiting:
+        size = max(bucket.lanes, int(most / work[bucket]))
+        for i in range(0, len(runs), size):
+            yield replace(bucket, runs=tuple(runs[i : i + size]))

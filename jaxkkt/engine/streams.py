@@ -10,7 +10,7 @@ from threading import Event
 import jax
 
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import same_settings
+from jaxkkt.engine.devices import settings, using
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.specs import Run
@@ -37,15 +37,15 @@ def run_streams(
     not yet yielded are lost.
     """
     ended: SimpleQueue[Row | None] = SimpleQueue()
-    stop, on, used = Event(), same_settings(), devices[: len(tallies)]
+    stop, here, used = Event(), settings(), devices[: len(tallies)]
 
     def compile_ahead(bucket: Bucket, device: jax.Device) -> Programs:
-        with on(device):
+        with using(here, device):
             return compile_bucket(bucket, protocol, measurements)
 
     def stream(tally: Tally, device: jax.Device) -> None:
         steps = protocol.expected_steps
-        with on(device):
+        with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and not stop.is_set():
                     compiled = programs[device].result()
