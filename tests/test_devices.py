@@ -54,7 +54,9 @@ print(json.dumps(table.flip_size.values.ravel().tolist()))
 
 @pytest.fixture(scope="module")
 def whole():
-    return jk.sweep(RUNS, progress=False)
+    table = jk.sweep(RUNS, progress=False)
+    assert np.isfinite(table.flip_size).all()
+    return table
 
 
 class TestDevices:
@@ -66,6 +68,7 @@ class TestDevices:
         ).stdout
         used, sizes = json.loads(out)
         assert used == [[i, i] for i in range(count)]
+        assert np.isfinite(sizes).all()
         np.testing.assert_array_equal(np.array(sizes), alone.flip_size.values.ravel())
 
     def test_a_chosen_device_is_the_only_one(self):
@@ -94,6 +97,7 @@ class TestDevices:
         run = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
         with jax.default_prng_impl("rbg"):
             other = jk.sweep(run, progress=False)
+        assert np.isfinite(other.flip_size)
         assert other.flip_size.item() != jk.sweep(run, progress=False).flip_size.item()
 
 
@@ -183,6 +187,7 @@ class TestExecutors:
         with jax.enable_x64(True), ThreadPoolExecutor(1) as executor:
             table = jk.sweep(RUNS[:1], progress=False, executor=executor)
         size = table.flip_size_exact.item()
+        assert np.isfinite(size)
         assert size != float(np.float32(size))
 
     def test_another_kind_of_worker_is_refused(self, monkeypatch):

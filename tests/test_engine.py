@@ -1,4 +1,4 @@
-"""The engine: plans, lanes, streams, stores and results."""
+"""The engine: plans, lanes, streams and results."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 """How runs of mixed shapes share compiled programs: buckets of one padded shape, made of lanes.
 
-A bucket is a function of the runs and the protocol alone, never of what is left to do: a
+A bucket is a function of the runs, the protocol and the devices, never of what is left to do: a
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxkkt._version import __version__
 
+_CONFIG: Any = jax.config  # its attributes are those of the thread
 _SETTINGS: dict[str, Any] = {
     "jax_enable_x64": jax.enable_x64,
     "jax_default_prng_impl": jax.default_prng_impl,
@@ -29,8 +30,8 @@ def devices() -> list[jax.Device]:
 
     In a `with jax.default_device(...)` it is that one.
     """
-    here, config = device(), _config()
-    if config.jax_default_device is not None:
+    here = device()
+    if _CONFIG.jax_default_device is not None:
         return [here]
     local = jax.local_devices(backend=here.platform)
     return [other for other in local if other.device_kind == here.device_kind]
@@ -43,7 +44,7 @@ def cores() -> int:
 
 def settings() -> dict[str, Any]:
     """JAX's settings in this thread that change numbers."""
-    return {name: getattr(_config(), name) for name in _SETTINGS}
+    return {name: getattr(_CONFIG, name) for name in _SETTINGS}
 
 
 @contextmanager
@@ -69,7 +70,3 @@ def environment() -> dict[str, Any]:
         "settings": settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
-
-
-def _config() -> Any:
-    return jax.config  # whose attributes are those of the thread
