@@ -55,7 +55,7 @@ print(json.dumps(table.flip_size.values.ravel().tolist()))
 @pytest.fixture(scope="module")
 def whole():
     table = jk.sweep(RUNS, progress=False)
-    assert np.isfinite(table.flip_size).all()
+    assert not np.isnan(table.flip_size).any()  # two of them do not flip: inf
     return table
 
 
