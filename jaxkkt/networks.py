@@ -109,6 +109,16 @@ def pad(params: Params, width: int, dim: int) -> Params:
     )
 
 
+def check_parameters(params: Params, dim: int) -> None:
+    """Raises ValueError unless these are the parameters of one network on inputs of dimension d."""
+    k = params.v.shape[0]
+    if k < 1 or (params.w.shape, params.b.shape) != ((k, dim), (k,)):
+        raise ValueError(
+            f"a network on inputs of dimension {dim} needs w (k, {dim}), b (k,), v (k,) with "
+            f"k >= 1, got w {params.w.shape}, b {params.b.shape}, v {params.v.shape}"
+        )
+
+
 def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]:
     """The static shape to draw at; ValueError when a size is below 1 or does not fit it."""
     traced = [name for name, size in sizes.items() if isinstance(size, jax.core.Tracer)]

@@ -1,0 +1,381 @@
+"""How close a network is to a KKT point of the max-margin problem, with a bound on the answer.
+
+The problem is min |theta|^2 / 2 over networks with every margin q_i >= 1. At a KKT point
+theta = sum_i lambda_i y_i g_i with multipliers lambda_i >= 0 that vanish where q_i > 1, and g_i in
+the Clarke subdifferential of N(x_i) over theta: sigma'_ij relu's derivative at w_j . x_i + b_j,
+any number in [0, 1] where that is 0. Over w_j and b_j, g_i is v_j sigma'_ij (x_i, 1), over v_j it
+is relu(w_j . x_i + b_j). Vardi, Yehudai, Shamir (2022), Section 5.2, equations 3 and 4.
+"""
+
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkkt import datasets, networks
+from jaxkkt.kkt import systems
+from jaxkkt.kkt.precision import in_float64
+from jaxkkt.kkt.systems import Boxes, Matrix, Point
+from jaxkkt.networks import PRECISION, Params, relu
+
+ITERATIONS = 60
+# Interior-point steps end when the products that should vanish sum to this share of |theta|^2: a
+# residual of 1e-7 is then right to a few percent.
+ENOUGH = 1e-15
+# Preactivations below this share of |(w_j, b_j)| |(x_i, 1)| are 0.
+ROUNDING = 1e-14
+
+
+class CertificateStatus(IntEnum):
+    """What a certificate is worth. `describe` gives each a sentence and a remedy."""
+
+    CERTIFIED = 0
+    STOPPED_EARLY = 1
+    INFEASIBLE = 2
+    NON_FINITE = 3
+
+    def describe(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    CertificateStatus.CERTIFIED: "no multipliers give a residual smaller than the gap allows",
+    CertificateStatus.STOPPED_EARLY: (
+        "the residuals hold, but smaller ones may exist: the gap is above the tolerance; raise the "
+        "budget for kinks"
+    ),
+    CertificateStatus.INFEASIBLE: (
+        "a sample is misclassified or its output is 0, so no rescaling has margins of 1: train "
+        "the network until it classifies all"
+    ),
+    CertificateStatus.NON_FINITE: (
+        "parameters or data are NaN or infinite: look at the status of the training run"
+    ),
+}
+
+
+class Stationarity(NamedTuple):
+    """The multipliers that come closest to theta = sum_i lambda_i y_i g_i, for theta at min margin 1.
+
+    multipliers (m,): lambda_i >= 0; 0 for padded samples.
+    slopes (m, k): the sigma'_ij in [0, 1] that go with them.
+    residual: |theta - sum_i lambda_i y_i g_i| / |theta|; not squared.
+    gap: by how much residual^2 could be smaller for other multipliers and slopes, at most.
+    slackness: sum_i lambda_i (q_i - 1) / sum_i lambda_i, margins at min margin 1.
+    epsilon, delta: the rescaled network is an (epsilon, delta)-KKT point in the sense of Lyu and Li
+        (2020), Definition C.4, and Dutta et al. (2013): epsilon = |theta - sum_i lambda_i y_i g_i|,
+        delta = max_i lambda_i (q_i - 1).
+    """
+
+    multipliers: Float[Array, "*lanes m"]
+    slopes: Float[Array, "*lanes m k"]
+    residual: Float[Array, "*lanes"]
+    gap: Float[Array, "*lanes"]
+    slackness: Float[Array, "*lanes"]
+    epsilon: Float[Array, "*lanes"]
+    delta: Float[Array, "*lanes"]
+
+
+class Certificate(NamedTuple):
+    """How close a network is to a KKT point. NaN wherever the status is INFEASIBLE or NON_FINITE.
+
+    one_sided: with sigma'_ij = 1 where w_j . x_i + b_j > 0 (beyond rounding) and 0 elsewhere.
+    clarke: with any sigma'_ij in [0, 1] at kinks.
+    kinks: pairs (i, j) at a kink, of neurons with v_j != 0.
+    min_margin: min_i q_i of the parameters as given; feasible means positive.
+    normalized_margin: min_i q_i / |theta|^2.
+    balance (k,): | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2; 0 at a KKT point.
+    status: `CertificateStatus`; CERTIFIED where both gaps are within the tolerance.
+    """
+
+    one_sided: Stationarity
+    clarke: Stationarity
+    kinks: Int[Array, "*lanes"]
+    min_margin: Float[Array, "*lanes"]
+    normalized_margin: Float[Array, "*lanes"]
+    balance: Float[Array, "*lanes k"]
+    status: Int[Array, "*lanes"]
+
+
+@in_float64
+def certificate(
+    params: Params,
+    x: Float[Array | np.ndarray, "m d"],
+    y: Float[Array | np.ndarray, " m"],
+    kink_tolerance: float = 1e-6,
+    gap: float = 1e-6,
+    budget: tuple[int, int] | None = None,
+) -> Certificate:
+    """Multipliers, stationarity residuals, slackness and balance of a network, with duality gaps.
+
+    theta is rescaled to min margin 1, which changes none of the relative numbers. The pair (i, j)
+    is at a kink where |w_j . x_i + b_j| <= kink_tolerance |(w_j, b_j)| |(x_i, 1)|. For a given
+    network the best multipliers and slopes are a convex quadratic program; it is solved by an
+    interior-point method, and its answer is checked by a vector that no other multipliers can
+    beat: `gap` is the share of |theta|^2 that this leaves open. CERTIFIED means that it is at most
+    the argument `gap`. Computed in float64 whatever the inputs are.
+
+    `budget` = (neurons, kinks a neuron) bounds how many free slopes there are room for, and so what
+    is compiled: those with most kinks are taken, the others keep the slopes of `one_sided`, and the
+    gap tells what that costs. Without it there is room for all; under `jit` and `vmap`, where it
+    cannot be counted, for every pair, which is slow for networks of more than 1e5 pairs.
+
+    Cost: some 20 steps of m^3 / 3 operations, and for n kinks in each of w neurons w n m^2 more.
+    Raises ValueError for data or parameters that do not fit, or a tolerance out of range.
+    """
+    traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
+    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
+        datasets.validate(x, y)
+    networks.check_parameters(params, x.shape[1])
+    if not 0 <= kink_tolerance < 1:
+        raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")
+    if not 0 < gap < 1:
+        raise ValueError(f"gap must be between 0 and 1, got {gap}")
+    m, k = x.shape[0], params.v.shape[0]
+    if budget is not None and not (min(budget) >= 0 and len(budget) == 2):
+        raise ValueError(f"budget must be two counts (neurons, kinks a neuron), got {budget}")
+    if budget is None:
+        budget = (k, m) if traced else _count(params, x, kink_tolerance)
+    places = min(budget[0], k), min(budget[1], m)
+    return _certificate(params, jnp.asarray(x), jnp.asarray(y), kink_tolerance, gap, places)
+
+
+class _Problem(NamedTuple):
+    """The least squares min |theta - sum_i lambda_i y_i g_i|^2 / 2, theta at min margin 1.
+
+    gram: x_i . x_l + 1. pull: y_i v_j, hidden: relu(w_j . x_i + b_j). corner, linear: the second
+    and first derivatives over lambda of what the active samples of each neuron give. size: |theta|^2.
+    """
+
+    gram: Float[Array, "m m"]
+    pre: Float[Array, "m k"]
+    pull: Float[Array, "m k"]
+    hidden: Float[Array, "m k"]
+    active: Bool[Array, "m k"]
+    boxes: Boxes
+    neurons: Int[Array, " w"]
+    corner: Float[Array, "m m"]
+    linear: Float[Array, " m"]
+    size: Float[Array, ""]
+
+
+@partial(jax.jit, static_argnames="places")
+def _certificate(
+    params: Params, x: Array, y: Array, kink_tolerance: Array, gap: Array, places: tuple[int, int]
+) -> Certificate:
+    real = y != 0
+    margins = networks.margins(params, x, y)
+    smallest = jnp.min(jnp.where(real, margins, jnp.inf))
+    feasible = (smallest > 0) & (smallest < jnp.inf)
+    given = networks.squared_norm(params)
+    scale = jax.lax.rsqrt(jnp.where(feasible, smallest, 1))
+    theta = jax.tree.map(lambda leaf: leaf * scale, params)
+    q = jnp.where(real, margins / jnp.where(feasible, smallest, 1), 1)
+
+    kinked = kinks(theta, x, y, kink_tolerance)
+    none = jnp.zeros_like(kinked)
+    sides = []
+    for free, (w, n) in ((none, (0, 0)), (kinked, places)):
+        if free is kinked and 0 in places:
+            problem, point = sides[0][:2]
+        else:
+            problem = _problem(theta, x, y, free, w, n)
+            point = _nearest(problem, y)
+        sides.append((problem, point, _stationarity(theta, x, y, q, problem, point, free)))
+    one_sided, clarke = (side[2] for side in sides)
+
+    finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(given)
+    solved = (one_sided.gap <= gap) & (clarke.gap <= gap)
+    status = jnp.where(solved, CertificateStatus.CERTIFIED, CertificateStatus.STOPPED_EARLY)
+    status = jnp.where(feasible, status, CertificateStatus.INFEASIBLE)
+    status = jnp.where(finite, status, CertificateStatus.NON_FINITE).astype(jnp.int32)
+    worth = finite & feasible
+    sides_known = jax.tree.map(lambda leaf: jnp.where(worth, leaf, jnp.nan), (one_sided, clarke))
+    rows = jnp.sum(theta.w**2, axis=1) + theta.b**2
+    return Certificate(
+        *sides_known,
+        kinks=jnp.sum(kinked, dtype=jnp.int32),
+        min_margin=smallest,
+        normalized_margin=smallest / given,
+        balance=jnp.abs(rows - theta.v**2) / networks.squared_norm(theta),
+        status=status,
+    )
+
+
+def multipliers(
+    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]
+) -> Float[Array, " m"]:
+    """lambda >= 0 that brings sum_i lambda_i y_i g_i closest to theta, with sigma' = 1[pre > 0].
+
+    theta is taken as it is; 0 for padded samples. Works in the precision of its arguments.
+    """
+    problem = _problem(params, x, y, jnp.zeros((x.shape[0], params.v.size), bool), 0, 0)
+    return jnp.where(y != 0, _nearest(problem, y).multipliers, 0)
+
+
+def kinks(
+    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"], tolerance: float | Array
+) -> Bool[Array, "m k"]:
+    """|w_j . x_i + b_j| <= tolerance |(w_j, b_j)| |(x_i, 1)| for neurons with v_j != 0.
+
+    No pair of a padded sample is at a kink.
+    """
+    near = jnp.abs(networks.preactivations(params, x)) <= tolerance * _sizes(params, x)
+    return near & (y != 0)[:, None] & (params.v != 0)[None]
+
+
+def _sizes(params: Params, x: Array) -> Array:
+    """|(w_j, b_j)| |(x_i, 1)|, what a preactivation is small against."""
+    rows = jnp.sqrt(jnp.sum(params.w**2, axis=1) + params.b**2)
+    points = jnp.sqrt(jnp.sum(x**2, axis=1) + 1)
+    return points[:, None] * rows[None]
+
+
+def _count(params: Params, x: Array, tolerance: float) -> tuple[int, int]:
+    """Room for all kinks, in powers of two: few shapes to compile."""
+    kinked = kinks(params, jnp.asarray(x), jnp.ones(x.shape[0]), tolerance)
+    counts = np.asarray(jnp.sum(kinked, axis=0))
+    most = np.array([np.count_nonzero(counts), counts.max(initial=0)])
+    neurons, samples = (int(2 ** np.ceil(np.log2(n))) if n else 0 for n in most)
+    return neurons, samples
+
+
+def _problem(theta: Params, x: Array, y: Array, kinked: Array, w: int, n: int) -> _Problem:
+    pre = networks.preactivations(theta, x)
+    gram = jnp.dot(x, x.T, precision=PRECISION) + 1
+    count, neurons = jax.lax.top_k(jnp.sum(kinked, axis=0, dtype=jnp.int32), w)
+    mine = kinked[:, neurons].T
+    free, sample = jax.lax.top_k(mine.astype(jnp.int32), n)
+    boxes = Boxes(sample, free > 0)
+    boxed = jnp.zeros_like(kinked).at[sample, neurons[:, None]].max(boxes.real)
+    # Beyond rounding: a sign that is noise need not be the same wherever the compiler recomputes it.
+    active = (pre > ROUNDING * _sizes(theta, x)) & ~boxed
+    pull, hidden = y[:, None] * theta.v[None], relu(pre)
+    on = jnp.where(active, pull, 0)
+    outputs = y[:, None] * hidden
+    corner = gram * jnp.dot(on, on.T, precision=PRECISION)
+    corner += jnp.dot(outputs, outputs.T, precision=PRECISION)
+    linear = jnp.sum(on * pre, axis=1) + jnp.dot(outputs, theta.v, precision=PRECISION)
+    size = networks.squared_norm(theta)
+    return _Problem(gram, pre, pull, hidden, active, boxes, neurons, corner, linear, size)
+
+
+def _nearest(problem: _Problem, y: Array) -> Point:
+    """The multipliers and products of the least squares, by Mehrotra's predictor and corrector."""
+    boxes, neurons = problem.boxes, problem.neurons
+    m = y.size
+    real = y != 0
+    pull = jnp.where(boxes.real, problem.pull[boxes.sample, neurons[:, None]], 0)
+    grams = problem.gram[boxes.sample[:, :, None], boxes.sample[:, None, :]]
+    on = jnp.where(problem.active, problem.pull, 0)[:, neurons].T
+    matrix = Matrix(
+        blocks=pull[:, :, None] * pull[:, None, :] * grams,
+        cross=pull[:, :, None] * problem.gram[boxes.sample] * on[:, None, :],
+        corner=problem.corner,
+    )
+    linear = pull * problem.pre[boxes.sample, neurons[:, None]]
+    size = jnp.sum(jnp.where(real, problem.linear, 0)) / jnp.sum(real)
+    # A padded sample's multiplier costs as much as a real one gains, and goes to 0.
+    corner_linear = jnp.where(real, problem.linear, -size)
+    pairs = m + 2 * jnp.sum(boxes.real)
+
+    def gradient(point: Point) -> tuple[Array, Array]:
+        over_multipliers, over_products = systems.prices(boxes, point)
+        tau = jnp.where(boxes.real, point.products, 0)
+        mixed = jnp.einsum("wnm,m->wn", matrix.cross, point.multipliers, precision=PRECISION)
+        blocks = jnp.einsum("wij,wj->wi", matrix.blocks, tau, precision=PRECISION)
+        corner = jnp.dot(matrix.corner, point.multipliers, precision=PRECISION)
+        corner += jnp.einsum("wnm,wn->m", matrix.cross, tau, precision=PRECISION)
+        return corner - corner_linear + over_multipliers, blocks + mixed - linear + over_products
+
+    def step(point: Point) -> tuple[Point, Array]:
+        now = systems.products(boxes, point)
+        mean = systems.total(now) / pairs
+        slope = gradient(point)
+        factors = systems.factor(boxes, point, matrix)
+        move = partial(systems.direction, boxes, factors, point, slope)
+        ahead = move(jax.tree.map(jnp.negative, now))
+        length = jnp.minimum(1, systems.longest(boxes, point, ahead))
+        there = systems.total(systems.products(boxes, systems.moved(point, ahead, length))) / pairs
+        target = mean * (there / mean) ** 3
+        extra = systems.second_order(boxes, ahead)
+        wanted = jax.tree.map(lambda a, b: target - a - b, now, extra)
+        best = move(wanted)
+        length = jnp.minimum(1, 0.99 * systems.longest(boxes, point, best))
+        return systems.moved(point, best, length), mean * pairs / problem.size
+
+    def going(carry: tuple[Point, Array, Array]) -> Array:
+        _, open_, trips = carry
+        return (trips < ITERATIONS) & open_
+
+    def body(carry: tuple[Point, Array, Array]) -> tuple[Point, Array, Array]:
+        point, _, trips = carry
+        new, left = step(point)
+        ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in new]))
+        point = jax.tree.map(partial(jnp.where, ok), new, point)
+        return point, ok & (left > ENOUGH), trips + 1
+
+    even = jnp.sum(jnp.where(real[:, None] & real[None], problem.corner, 0))
+    level = size * jnp.sum(real) / jnp.where(even > 0, even, 1)
+    point = systems.start(boxes, jnp.full(m, level), size * level)
+    carry = (point, jnp.array(True), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(going, body, carry)[0]
+
+
+def _stationarity(
+    theta: Params,
+    x: Array,
+    y: Array,
+    q: Array,
+    problem: _Problem,
+    point: Point,
+    kinked: Array,
+) -> Stationarity:
+    real = y != 0
+    multipliers = jnp.where(real, point.multipliers, 0)
+    boxes, neurons = problem.boxes, problem.neurons
+    spread = multipliers[:, None] * jnp.ones_like(problem.pre)
+    shares = jnp.where(boxes.real, point.products / point.multipliers[boxes.sample], 0)
+    slopes = jnp.where(problem.active, 1.0, 0.0)
+    slopes = slopes.at[boxes.sample, neurons[:, None]].add(shares)
+    coefficients = spread * slopes * problem.pull
+    rest = Params(
+        w=theta.w - jnp.dot(coefficients.T, x, precision=PRECISION),
+        b=theta.b - jnp.sum(coefficients, axis=0),
+        v=theta.v - jnp.dot(multipliers * y, problem.hidden, precision=PRECISION),
+    )
+    squared, size = networks.squared_norm(rest), networks.squared_norm(theta)
+    inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(rest, theta, strict=True))
+
+    # The rest, moved along -theta until it makes no acute angle with any y_i g_i: a vector that
+    # every other choice of multipliers and slopes is at least as far from theta as.
+    def against(of: Params) -> tuple[Array, Array]:
+        along = networks.preactivations(of, x)
+        pulls = problem.pull * along
+        fixed = jnp.sum(jnp.where(problem.active & ~kinked, pulls, 0), axis=1)
+        fixed += y * jnp.dot(problem.hidden, of.v, precision=PRECISION)
+        return fixed, jnp.where(kinked, pulls, 0)
+
+    fixed, at_kinks = against(rest)
+    excess = fixed + jnp.sum(relu(at_kinks), axis=1)
+    fixed, at_kinks = against(theta)
+    falls = fixed - jnp.sum(relu(-at_kinks), axis=1)
+    t = jnp.max(jnp.where(real, relu(excess) / jnp.where(falls > 0, falls, 1), 0))
+    t = jnp.where(jnp.any(real & (falls <= 0) & (excess > 0)), jnp.inf, t)
+    open_ = squared - (1 + t) * inner + t * size + t**2 * size / 2
+
+    off = jnp.where(real, multipliers * (q - 1), 0)
+    weight = jnp.sum(multipliers)
+    return Stationarity(
+        multipliers=multipliers,
+        slopes=slopes,
+        residual=jnp.sqrt(squared / size),
+        gap=jnp.maximum(2 * open_ / size, 0),
+        slackness=jnp.sum(off) / jnp.where(weight > 0, weight, 1),
+        epsilon=jnp.sqrt(squared),
+        delta=jnp.max(off),
+    )
