@@ -34,8 +34,8 @@ CONTENDERS = {
 CONTROLS = {
     "flow, finest": replace(
         flow_protocol(),
-        optimizer=log_loss_time(0.0005, largest=0.02),
-        name="flow(delta=0.0005, largest=0.02)",
+        optimizer=log_loss_time(0.0005, largest=0.02, proportion=2e-4),
+        name="flow(delta=0.0005, largest=0.02, proportion=2e-4)",
     ),
     "paper, rotated": paper_protocol(representation="span"),
     "paper, half the rate": replace(

@@ -6,6 +6,7 @@ The names below are the public interface; the modules hold what each is made of.
 from jaxkkt import (
     datasets,
     engine,
+    kkt,
     losses,
     measurements,
     networks,
@@ -18,9 +19,9 @@ from jaxkkt import (
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import Run, grid, landed, plan_sweep, summarize, sweep
-from jaxkkt.measurements import Measurement, flips
+from jaxkkt.measurements import Measurement, certificates, flips
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train
+from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train, train_through
 
 __all__ = [
     "Dataset",
@@ -30,11 +31,13 @@ __all__ = [
     "Run",
     "Status",
     "__version__",
+    "certificates",
     "datasets",
     "engine",
     "flips",
     "flow_protocol",
     "grid",
+    "kkt",
     "landed",
     "losses",
     "measurements",
@@ -48,5 +51,6 @@ __all__ = [
     "summarize",
     "sweep",
     "train",
+    "train_through",
     "training",
 ]

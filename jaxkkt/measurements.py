@@ -7,7 +7,7 @@ from functools import cache
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxkkt import networks, perturbations
+from jaxkkt import kkt, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 
@@ -59,6 +59,39 @@ def flips(slack: float = 1.1) -> Measurement:
     return Measurement(f"flips(slack={slack:g})", measure, _FLIP_ATTRIBUTES)
 
 
+@cache
+def certificates(
+    kink_tolerance: float = 1e-6, budget: tuple[int, int] = (64, 16), largest: int = 1024
+) -> Measurement:
+    """How close the network is to a KKT point: `kkt.certificate`, its arrays as their largest entry.
+
+    `budget` bounds the free slopes at kinks, as there; a network that has more ends STOPPED_EARLY
+    unless the gap shows that they do not matter. Datasets padded beyond `largest` samples are not
+    certified: their rows are NaN, with status -1.
+    """
+
+    def measure(params: Params, data: Dataset) -> dict[str, Array]:
+        if data.y.shape[0] > largest:
+            return {name: jnp.full((), jnp.nan) for name in _CERTIFICATE_ATTRIBUTES} | {
+                "certificate_status": jnp.full((), NOT_CERTIFIED, jnp.int32)
+            }
+        found = kkt.certificate(params, *data, kink_tolerance=kink_tolerance, budget=budget)
+        return {
+            "residual_one_sided": found.one_sided.residual,
+            "residual_clarke": found.clarke.residual,
+            "residual_gap": jnp.maximum(found.one_sided.gap, found.clarke.gap),
+            "slackness": found.clarke.slackness,
+            "kinks": found.kinks,
+            "balance": jnp.max(found.balance),
+            "certificate_status": found.status,
+        }
+
+    settings = f"kink_tolerance={kink_tolerance:g}, budget={budget}, largest={largest}"
+    return Measurement(f"certificates({settings})", measure, _CERTIFICATE_ATTRIBUTES)
+
+
+NOT_CERTIFIED = -1
+
 _LENGTH = "units of the input (|x| = sqrt(d) for sphere data)"
 _FLIP_ATTRIBUTES = {
     "flip_size": {
@@ -86,4 +119,34 @@ _FLIP_ATTRIBUTES = {
     "min_margin": {"long_name": "smallest margin min_i q_i", "units": "1"},
     "normalized_margin": {"long_name": "min_i q_i / |theta|^2", "units": "1"},
     "squared_norm": {"long_name": "|theta|^2", "units": "1"},
+}
+
+_CERTIFICATE_ATTRIBUTES = {
+    "residual_one_sided": {
+        "long_name": "stationarity residual |theta - sum_i lambda_i y_i g_i| / |theta| with "
+        "relu'(0) = 0",
+        "units": "1",
+    },
+    "residual_clarke": {
+        "long_name": "stationarity residual with any slope in [0, 1] at kinks",
+        "units": "1",
+    },
+    "residual_gap": {
+        "long_name": "by how much the squared residuals could be smaller, at most",
+        "units": "1",
+    },
+    "slackness": {
+        "long_name": "sum_i lambda_i (q_i - 1) / sum_i lambda_i at min margin 1",
+        "units": "1",
+    },
+    "kinks": {"long_name": "pairs of a sample and a neuron at a kink", "units": "pairs"},
+    "balance": {"long_name": "max_j | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2", "units": "1"},
+    "certificate_status": {
+        "long_name": "what the certificate is worth",
+        "units": "1",
+        "flag_values": ", ".join(str(v) for v in (NOT_CERTIFIED, *map(int, kkt.CertificateStatus))),
+        "flag_meanings": " ".join(
+            ("not_certified", *(s.name.lower() for s in kkt.CertificateStatus))
+        ),
+    },
 }

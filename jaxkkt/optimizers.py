@@ -7,14 +7,13 @@ itself is `exp(log learning_rate + log L) * grad log L`, which does not underflo
 
 from collections.abc import Callable
 from functools import partial
+from math import asinh, cosh, sinh, tanh
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
-from numpy.polynomial import Chebyshev
 
 
 class LinearTransformation(optax.GradientTransformationExtraArgs):
@@ -74,15 +73,15 @@ def paper_schedule(
 class LogLossTimeState(NamedTuple):
     """Where a trajectory stands: at `stage` of a step of size `h` in log-loss time.
 
-    `method` is the row of the step's coefficients, `scale` is |grad log L|^2 and `last_log_loss`
-    is log L at its start, `stiffness` the estimated rate of the fastest mode, `trace` the last
-    update.
+    `n` is the number of gradients of a Runge-Kutta-Chebyshev step, and 0 for Heun's step; `scale`
+    is |grad log L|^2 and `last_log_loss` is log L at its start, `stiffness` the estimated rate of
+    the fastest mode, `trace` the last update.
     """
 
     steps: Int[Array, ""]
     first_log_loss: Float[Array, ""]
     last_log_loss: Float[Array, ""]
-    method: Int[Array, ""]
+    n: Int[Array, ""]
     stage: Int[Array, ""]
     h: Float[Array, ""]
     scale: Float[Array, ""]
@@ -96,12 +95,14 @@ def log_loss_time(
     stiffness: float = 20.0,
     realized: float = 0.4,
     stages: int = 8,
+    proportion: float = 0.02,
 ) -> LinearTransformation:
     """Gradient flow d theta/ds = -grad log L / |grad log L|^2 in the time s = -log L.
 
     Along the flow d log L / ds = -1, so a step of size h lowers log L by h to first order,
     whatever the scale of the problem. The start decides where neurons settle, and the flow slows
-    down as 1/s later: h = delta (1 + s)^1.5 up to `largest`, s being the fall of log L so far.
+    down as 1/s later: h = delta (1 + s)^1.5 up to `largest`, s being the fall of log L so far, and
+    up to proportion * (1 + s) where that is more: past s = 99 for the defaults.
 
     At the start a step is Heun's, of second order along the flow's path (its pace is held during a
     step), stable up to h * rate = 2 for the rate of the fastest mode. Equal margins then make the
@@ -109,14 +110,21 @@ def log_loss_time(
     the faster. A step is then one of the first-order Runge-Kutta-Chebyshev method (van der Houwen
     and Sommeijer 1980), stable up to 1.93 n^2 with n gradients. Either is momentum whose
     coefficients change from gradient to gradient, restarted with every step. n is the least that
-    keeps the estimated rate stable, at most `stages`; beyond that h shrinks, but not below delta.
+    keeps the estimated rate stable. Up to `largest` it is at most `stages`; beyond that h shrinks,
+    but not below delta. Where proportion * (1 + s) is more, n is as large as it has to be: it grows
+    as sqrt(s), and so does the number of gradients down to a log loss of -s.
 
     The estimate starts at `stiffness`, its least; it grows when a step realizes less than the share
     `realized` of h, for then the margins oscillate, and shrinks when it realizes more. Neurons that
     slide along kinks lower that share for every h, so it is not asked to be near 1.
     `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
     """
-    for name, value in (("delta", delta), ("largest", largest), ("stiffness", stiffness)):
+    for name, value in (
+        ("delta", delta),
+        ("largest", largest),
+        ("stiffness", stiffness),
+        ("proportion", proportion),
+    ):
         _require_positive(name, value)
     if largest < delta:
         raise ValueError(f"largest must be at least delta = {delta}, got {largest}")
@@ -124,7 +132,6 @@ def log_loss_time(
         raise ValueError(f"realized must be in [0, 1), got {realized}")
     if not (isinstance(stages, int) and stages >= 2):
         raise ValueError(f"stages must be a whole number, at least 2, got {stages!r}")
-    gradients, momenta, rates, limits = _methods(stages)
 
     def init(params: Any) -> LogLossTimeState:
         zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
@@ -133,7 +140,7 @@ def log_loss_time(
             steps=count,
             first_log_loss=zero,
             last_log_loss=zero,
-            method=count,
+            n=count,
             stage=count,
             h=zero + delta,
             scale=zero + 1,
@@ -148,14 +155,16 @@ def log_loss_time(
         share = jnp.where(first, 1, (state.last_log_loss - log_loss) / state.h)
         change = jnp.clip(1 + 2 * (share - realized), 0.2, 1.1)
         rate = jnp.where(first, stiffness, jnp.maximum(state.stiffness / change, stiffness))
-        fall = jnp.maximum(first_log_loss - log_loss, 0)
-        h = jnp.minimum(delta * (1 + fall) * jnp.sqrt(1 + fall), largest)
-        h = jnp.maximum(jnp.minimum(h, float(limits[-1]) / rate), delta).astype(log_loss.dtype)
-        unstable = jnp.asarray(limits, h.dtype) < h * rate
+        reach = 1 + jnp.maximum(first_log_loss - log_loss, 0)
+        deep = proportion * reach > largest
+        h = jnp.minimum(delta * reach * jnp.sqrt(reach), jnp.maximum(proportion * reach, largest))
+        h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
+        h = jnp.maximum(h, delta).astype(log_loss.dtype)
+        n = _fewest_gradients(h * rate)
         return state._replace(
             first_log_loss=first_log_loss,
             last_log_loss=log_loss,
-            method=jnp.minimum(jnp.sum(unstable, dtype=jnp.int32), len(limits) - 1),
+            n=jnp.where(deep, n, jnp.minimum(n, stages)),
             h=h,
             scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
             stiffness=rate.astype(log_loss.dtype),
@@ -172,49 +181,59 @@ def log_loss_time(
     ) -> tuple[Any, LogLossTimeState]:
         fresh = begin(state, log_loss, squared_norm)
         state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
-        dtype, place = log_loss.dtype, (state.method, state.stage)
-        momentum = jnp.asarray(momenta, dtype)[place]
-        rate = jnp.asarray(rates, dtype)[place] * state.h / state.scale
+        momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
+        rate = share * state.h / state.scale
         moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
         stage = state.stage + 1
         return moved, state._replace(
             steps=state.steps + 1,
-            stage=jnp.where(stage == jnp.asarray(gradients)[state.method], 0, stage),
+            stage=jnp.where(stage == jnp.maximum(state.n, 2), 0, stage),
             trace=moved,
         )
 
     return LinearTransformation(init, update)
 
 
-def _methods(most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Heun's method, then Runge-Kutta-Chebyshev of first order with 2 to `most` gradients a step.
+# Runge-Kutta-Chebyshev steps are damped by T_n(w0), w0 = 1 + DAMPING / n^2; steps of either kind
+# are taken up to SAFETY of where they are stable.
+DAMPING = 0.05
+SAFETY = 0.93
 
-    For each its number of gradients, and the coefficients: the update at stage j is momenta[., j]
-    times the last one, minus rates[., j] * h * gradient. Steps are taken up to h * rate = limits,
-    93% of where they are stable.
+
+def _coefficients(n: Array, stage: Array, dtype: Any) -> tuple[Array, Array]:
+    """The update at `stage` is `momentum` times the last one, minus `share` * h * gradient.
+
+    Runge-Kutta-Chebyshev of first order with n gradients, and Heun's method for n = 0. With
+    w0 = 1 + DAMPING/n^2 = cosh a, w1 = T_n(w0)/T_n'(w0) and b_j = 1/T_j(w0), T_j(w0) = cosh(j a):
+    momenta 2 w0 b_j/b_{j-1} - 1, shares 2 w1 b_j/b_{j-1}; the first 0 and w1/w0. Written by
+    b_j/b_{j-1} = cosh a - sinh a tanh(j a), nothing cancels, however large n.
     """
-    gradients = [2, *range(2, most + 1)]
-    momenta, rates = np.zeros((most, most)), np.zeros((most, most))
-    momenta[0, 1], rates[0, :2], limits = -1 / 2, (1, 1 / 2), [2.0]
-    for row, n in enumerate(gradients[1:], start=1):
-        momenta[row, :n], rates[row, :n], limit = _chebyshev(n)
-        limits.append(limit)
-    return np.array(gradients, np.int32), momenta, rates, 0.93 * np.array(limits)
+    gradients, j = jnp.maximum(n, 2).astype(dtype), stage.astype(dtype)
+    half = (DAMPING / 2) ** 0.5 / gradients  # sinh(a/2)
+    a, w0, sinh_a = 2 * jnp.arcsinh(half), 1 + 2 * half**2, 2 * half * jnp.sqrt(1 + half**2)
+    w1 = sinh_a / (gradients * jnp.tanh(gradients * a))
+    fall = sinh_a * jnp.tanh((j + 1) * a)
+    momentum = jnp.where(j == 0, 0, 1 + 2 * sinh_a**2 - 2 * w0 * fall)
+    share = w1 * jnp.where(j == 0, 1 / w0, 2 * (w0 - fall))
+    heun = n == 0
+    return jnp.where(heun, -j / 2, momentum), jnp.where(heun, 1 - j / 2, share)
 
 
-def _chebyshev(n: int, damping: float = 0.05) -> tuple[np.ndarray, np.ndarray, float]:
-    """Momenta, rates and stability limit of Runge-Kutta-Chebyshev with n gradients.
+def _stable_up_to(n: int) -> float:
+    """The largest h * rate that a step with n gradients is taken to: SAFETY (w0 + 1)/w1."""
+    a = 2 * asinh((DAMPING / 2) ** 0.5 / n)
+    return SAFETY * (cosh(a) + 1) * n * tanh(n * a) / sinh(a)
 
-    With w0 = 1 + damping/n^2, w1 = T_n(w0)/T_n'(w0) and b_j = 1/T_j(w0): momenta
-    2 w0 b_j/b_{j-1} - 1, rates 2 w1 b_j/b_{j-1}; the first 0 and w1/w0. The limit is (w0 + 1)/w1.
-    """
-    w0 = 1 + damping / n**2
-    t = np.array([Chebyshev.basis(j)(w0) for j in range(n + 1)])
-    w1 = t[n] / Chebyshev.basis(n).deriv()(w0)
-    ratio = t[:-1] / t[1:]  # b_j / b_{j-1}
-    momenta, rates = 2 * w0 * ratio - 1, 2 * w1 * ratio
-    momenta[0], rates[0] = 0, w1 / w0
-    return momenta, rates, (w0 + 1) / w1
+
+# (w0 + 1)/w1 = GROWTH n^2 + OFFSET, for every n >= 2 to within 1e-5 of it.
+GROWTH = 2 * tanh((2 * DAMPING) ** 0.5) / (2 * DAMPING) ** 0.5
+OFFSET = 0.0166
+
+
+def _fewest_gradients(stiffness: Array) -> Array:
+    """The least n that is stable at this h * rate; 0, Heun's step, where that is."""
+    n = jnp.ceil(jnp.sqrt(jnp.maximum(stiffness / SAFETY - OFFSET, 0) / GROWTH))
+    return jnp.where(stiffness <= 2 * SAFETY, 0, jnp.maximum(n, 2)).astype(jnp.int32)
 
 
 def _descent(log_learning_rate: Callable[[Array], Array]) -> LinearTransformation:

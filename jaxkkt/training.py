@@ -1,5 +1,6 @@
 """Training one run: init, step, status. Everything is pure and meant to be vmapped over runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache, partial
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxkkt import datasets, optimizers, representations
 from jaxkkt.datasets import Dataset
@@ -175,19 +176,38 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
     )
 
 
+class Sight(NamedTuple):
+    """What a run sees before a step: its gradient and the log loss that the stopping rule reads.
+
+    `total` is log L of the batches of this epoch so far, `complete` where it is of all samples.
+    """
+
+    here: representations.Gradient
+    total: Float[Array, ""]
+    complete: Bool[Array, ""]
+
+
 def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
     """One update, or none where the run ends here: a run that ended stays where it is."""
+    sight = _look(state, data, protocol)
+    status = _status(sight, state.steps, protocol, protocol.target_log_loss)
+    return _move(state, sight, status, protocol)
+
+
+def _look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
     if protocol.full_batch(data.y.shape[0]):
         here = representations.gradient(state.position, data, LOSSES[protocol.loss])
-        total, complete = here.log_loss, jnp.array(True)
-    else:
-        assert isinstance(data, Dataset)
-        batch, first, complete = _mini_batch(state, data, protocol)
-        here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
-        total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
-        here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
+        return Sight(here, here.log_loss, jnp.array(True))
+    assert isinstance(data, Dataset)
+    batch, first, complete = _mini_batch(state, data, protocol)
+    here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
+    total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
+    here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
+    return Sight(here, total, complete)
 
-    status = _status(here, complete & (total <= protocol.target_log_loss), state.steps, protocol)
+
+def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
+    here = sight.here
     updates, optimizer_state = optax.with_extra_args_support(protocol.optimizer).update(
         here.gradient,
         state.optimizer,
@@ -205,7 +225,7 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
         position=position,
         optimizer=optimizer_state,  # of no more use to a run that ended
         steps=state.steps + going.astype(jnp.int32),
-        log_loss=jnp.where(running, total, state.log_loss),
+        log_loss=jnp.where(running, sight.total, state.log_loss),
         status=jnp.where(running, status, state.status),
         key=state.key,
     )
@@ -235,6 +255,50 @@ def train(
     Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
     """
     protocol = flow_protocol() if protocol is None else protocol
+    _check(params, x, y, protocol, key)
+    data = Dataset(jnp.asarray(x), jnp.asarray(y))
+    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
+
+
+def train_through(
+    params: Params,
+    x: Float[Array | np.ndarray, "m d"],
+    y: Float[Array | np.ndarray, " m"],
+    levels: Sequence[float] | Float[Array | np.ndarray, " n"],
+    protocol: Protocol | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Result:
+    """One run seen at several log losses: the `Result` has a leading axis over the n `levels`.
+
+    Each entry is what `train` would return with that level as its target, the same run every time;
+    the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
+    run that ends before a level shows how it ended from there on. One compilation serves all levels
+    of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
+    Raises ValueError as `train` does, and for levels that are not finite and falling.
+    """
+    protocol = flow_protocol() if protocol is None else protocol
+    _check(params, x, y, protocol, key)
+    dtype = params.v.dtype
+    with np.errstate(over="ignore"):  # told below
+        targets = np.asarray(levels, dtype)
+    falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
+    if not (falling and np.isfinite(targets).all()):
+        raise ValueError(
+            f"levels must be log losses, finite in {dtype}, each below the one before, got "
+            f"{np.asarray(levels).tolist()}"
+        )
+    data = Dataset(jnp.asarray(x), jnp.asarray(y))
+    key = jax.random.key(0) if key is None else key
+    return _train_through(params, data, jnp.asarray(targets), protocol, key)
+
+
+def _check(
+    params: Params,
+    x: Array | np.ndarray,
+    y: Array | np.ndarray,
+    protocol: Protocol,
+    key: PRNGKeyArray | None,
+) -> None:
     if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
         datasets.validate(x, y)
     k, d = params.v.shape[0], x.shape[1]
@@ -245,8 +309,6 @@ def train(
         )
     if not protocol.full_batch(x.shape[0]) and key is None:
         raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
-    data = Dataset(jnp.asarray(x), jnp.asarray(y))
-    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
 
 
 @partial(jax.jit, static_argnames="protocol")
@@ -263,9 +325,36 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
     return Result(trained, state.log_loss, state.steps, state.status)
 
 
-def _status(
-    here: representations.Gradient, reached: Array, steps: Array, protocol: Protocol
-) -> Array:
+@partial(jax.jit, static_argnames="protocol")
+def _train_through(
+    params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
+) -> Result:
+    representation = protocol.representation_for(*data.x.shape)
+    position, encoded = representations.encode(params, data, representation)
+
+    def onward(run: tuple[State, Sight], level: Array) -> tuple[tuple[State, Sight], Result]:
+        # The run itself never ends at a level, so that it goes on as if there had been none.
+        def status(run: tuple[State, Sight]) -> Array:
+            state, sight = run
+            return _status(sight, state.steps, protocol, level)
+
+        def go(run: tuple[State, Sight]) -> tuple[State, Sight]:
+            state = _move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)
+            return state, _look(state, encoded, protocol)
+
+        run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
+        state, sight = run
+        state = state._replace(log_loss=sight.total, status=status(run))
+        state = finish(state, encoded, protocol)
+        trained = representations.decode(state.position, params, data, representation)
+        return run, Result(trained, state.log_loss, state.steps, state.status)
+
+    start = init(position, protocol, key)
+    return jax.lax.scan(onward, (start, _look(start, encoded, protocol)), levels)[1]
+
+
+def _status(sight: Sight, steps: Array, protocol: Protocol, target: float | Array) -> Array:
+    here, reached = sight.here, sight.complete & (sight.total <= target)
     status = jnp.where(steps >= protocol.max_steps, _at_cap(here), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)

@@ -20,7 +20,7 @@ from jaxkkt import engine, plotting
 from jaxkkt.datasets import DATASETS
 from jaxkkt.engine import Run
 from jaxkkt.losses import LOSSES
-from jaxkkt.measurements import flips
+from jaxkkt.measurements import certificates, flips
 from jaxkkt.networks import INITIALIZATIONS
 from jaxkkt.training import PROTOCOLS
 from sweeps.vardi_claims import claims_table
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = chosen_runs(options)
         protocol = PROTOCOLS[options.protocol]()
         out = options.out or Path("results") / f"vardi-{options.preset}"
-        measurements = [flips(options.slack)]
+        measurements = [flips(options.slack), certificates()]
         if options.landed:
             results = engine.landed(runs, protocol, measurements, store=out)
         else:

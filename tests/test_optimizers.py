@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.polynomial import Chebyshev
 
 from jaxkkt import datasets, losses, networks, optimizers, representations
 
@@ -142,7 +143,7 @@ def test_the_start_follows_the_path_of_the_flow_to_second_order():
 
     def error(h):
         """Of x_2 = x_1^3, the path from (1, 1) of the flow along -(x_1, 3 x_2)."""
-        optimizer = optimizers.log_loss_time(h, h, stiffness=1e-3)
+        optimizer = optimizers.log_loss_time(h, h, stiffness=1e-3, proportion=1e-6)
         x, state = jnp.ones(2), optimizer.init(jnp.ones(2))
         update = jax.jit(optimizer.update)
         for i in range(2 * round(1 / h)):
@@ -155,6 +156,45 @@ def test_the_start_follows_the_path_of_the_flow_to_second_order():
 
     assert 1e-8 < abs(error(0.01)) < 1e-5
     assert error(0.02) / error(0.01) == pytest.approx(4, rel=0.1)
+
+
+def chebyshev(n, damping=0.05):
+    """Momenta, shares and stability limit of n gradients, by the recurrence of Chebyshev."""
+    w0 = 1 + damping / n**2
+    t = [1.0, w0]
+    for _ in range(n - 1):
+        t.append(2 * w0 * t[-1] - t[-2])
+    t = np.array(t)
+    w1 = t[n] / Chebyshev.basis(n).deriv()(w0)
+    ratio = t[:-1] / t[1:]
+    momenta, shares = 2 * w0 * ratio - 1, 2 * w1 * ratio
+    momenta[0], shares[0] = 0, w1 / w0
+    return momenta, shares, (w0 + 1) / w1
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-6)])
+def test_coefficients_are_those_of_the_chebyshev_recurrence(dtype, tolerance):
+    every_stage = jax.jit(jax.vmap(lambda n, j: optimizers._coefficients(n, j, dtype), (None, 0)))
+    stages = jnp.arange(64, dtype=jnp.int32)
+    for n in range(2, 65):
+        momenta, shares, _ = chebyshev(n)
+        got = every_stage(jnp.int32(n), stages)
+        assert got[0].dtype == got[1].dtype == dtype
+        np.testing.assert_allclose(got[0][:n], momenta, atol=tolerance)
+        np.testing.assert_allclose(got[1][:n], shares, rtol=tolerance)
+    momenta, shares = every_stage(jnp.int32(0), stages[:2])
+    assert (momenta[1], *shares.tolist()) == (-0.5, 1.0, 0.5)  # Heun
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_step_takes_the_fewest_stable_gradients():
+    for n in range(2, 65):
+        stable = chebyshev(n)[2]
+        np.testing.assert_allclose(optimizers._stable_up_to(n), 0.93 * stable, rtol=1e-11)
+        around = 0.93 * stable * jnp.array([1 - 2e-5, 1 + 2e-5])
+        assert optimizers._fewest_gradients(around).tolist() == [n, n + 1]
+    assert optimizers._fewest_gradients(jnp.array([0.0, 1.85, 1.87])).tolist() == [0, 0, 2]
 
 
 def steps_of(optimizer, shares, first=2.0):
@@ -175,7 +215,7 @@ def steps_of(optimizer, shares, first=2.0):
 
 
 def test_steps_grow_as_the_log_loss_falls_up_to_the_ceiling():
-    h, n, fall = steps_of(optimizers.log_loss_time(0.01, 0.7, 20.0), [1.0] * 300)
+    h, n, fall = steps_of(optimizers.log_loss_time(0.01, 0.7, 20.0, proportion=1e-6), [1.0] * 300)
     np.testing.assert_allclose(h, np.minimum(0.01 * (1 + fall) ** 1.5, 0.7), rtol=1e-5)
     assert (h[0], h[-1]) == pytest.approx((0.01, 0.7))
     # The fewest gradients that keep a mode of rate 20 stable, with a margin of 7%.
@@ -186,8 +226,49 @@ def test_steps_grow_as_the_log_loss_falls_up_to_the_ceiling():
     assert set(n) == {2, 3}
 
 
+def test_steps_grow_in_proportion_once_that_is_more_than_the_largest():
+    optimizer = optimizers.log_loss_time(0.01, 2.0, 20.0, proportion=0.05)
+    h, n, fall = steps_of(optimizer, [1.0] * 400)
+    deep = 0.05 * (1 + fall) > 2
+    assert 100 < deep.sum() < 300
+    assert fall[-1] > 1e5
+    np.testing.assert_allclose(h[deep], 0.05 * (1 + fall[deep]), rtol=1e-5)
+    shallow = np.minimum(0.01 * (1 + fall[~deep]) ** 1.5, 2)
+    np.testing.assert_allclose(h[~deep], shallow, rtol=1e-5)
+    needed = np.ceil(np.sqrt(h[deep] * 20 / 0.93 / 1.9359))
+    assert np.all(np.abs(n[deep] - needed) <= 1)
+    assert n.max() > 200  # far beyond `stages`
+    # A step that realizes little asks for more gradients then, not for a smaller step.
+    h, n, fall = steps_of(optimizer, [*[1.0] * 300, -0.01, 1.0])
+    np.testing.assert_allclose(h[-2:], 0.05 * (1 + fall[-2:]), rtol=1e-4)
+    np.testing.assert_allclose(n[-1] / n[-2], 5**0.5, rtol=0.05)
+
+
+@pytest.mark.usefixtures("float64")
+def test_deep_steps_damp_every_mode_of_a_stiff_linear_problem():
+    rates = jnp.asarray(np.geomspace(1e-5, 20.0, 50))
+    optimizer = optimizers.log_loss_time()
+    update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
+    position, state, s, sizes = jnp.ones(50), optimizer.init(jnp.ones(50)), 0.0, []
+    while s < 3e3:
+        before, h = position, 0.0
+        for _ in range(2 * 64):
+            updates, state = update(rates * position, state, log_loss=jnp.asarray(-s))
+            position, h = position + updates, float(state.h)
+            if int(state.stage) == 0:
+                break
+        assert np.all(np.abs(position) <= np.abs(before))
+        sizes.append(h)
+        s += h
+    assert max(sizes) > 50
+    slow = rates * max(sizes) < 0.02  # the flow's own exponential, to first order in h * rate
+    np.testing.assert_allclose(position[slow], np.exp(-s * rates[slow]), rtol=0.02)
+    assert np.all(np.abs(position[rates > 1]) < 1e-9)
+
+
 def test_a_step_that_realizes_little_asks_for_more_stages_and_then_for_smaller_steps():
     settings = {"delta": 0.01, "largest": 1.0, "stiffness": 5.0, "realized": 0.4, "stages": 4}
+    settings["proportion"] = 1e-6
     easy = [1.0] * 200
     h, n, _ = steps_of(optimizers.log_loss_time(**settings), [*easy, -0.1, -0.1, -0.1, *easy])
     assert (h[199], n[199]) == (1.0, 2)
@@ -213,6 +294,7 @@ def test_numbers_that_are_not_positive_are_refused(bad):
         (optimizers.log_loss_time, "delta"),
         (lambda value: optimizers.log_loss_time(largest=value), "largest"),
         (lambda value: optimizers.log_loss_time(stiffness=value), "stiffness"),
+        (lambda value: optimizers.log_loss_time(proportion=value), "proportion"),
     ]:
         with pytest.raises(ValueError, match=f"{name} must be positive and finite, got {bad}"):
             make(bad)

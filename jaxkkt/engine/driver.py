@@ -24,7 +24,7 @@ from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
 from jaxkkt.engine.streams import run_streams
-from jaxkkt.measurements import Measurement, flips
+from jaxkkt.measurements import Measurement, certificates, flips
 from jaxkkt.networks import PRECISION
 from jaxkkt.training import Protocol, flow_protocol
 
@@ -99,8 +99,8 @@ def sweep(
 ) -> xr.Dataset:
     """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
 
-    The protocol is `flow_protocol()` by default, the measurement `flips()`. The loss is each
-    run's own, whatever the protocol's. With a `store` folder rows land there as runs end, the
+    The protocol is `flow_protocol()` by default, the measurements `flips()` and `certificates()`.
+    The loss is each run's own, whatever the protocol's. With a `store` folder rows land there as runs end, the
     dataset is saved as `results.nc`, and the same call again goes on where it was stopped, with
     the same bits; ValueError if the folder holds a sweep with other settings.
     The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
@@ -193,7 +193,7 @@ def _defaults(
 ) -> tuple[Protocol, list[Measurement]]:
     return (
         flow_protocol() if protocol is None else protocol,
-        [flips()] if measurements is None else list(measurements),
+        [flips(), certificates()] if measurements is None else list(measurements),
     )
 
 

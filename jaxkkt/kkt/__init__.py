@@ -8,15 +8,19 @@ from jaxkkt.kkt.certificate import (
     kinks,
     multipliers,
 )
+from jaxkkt.kkt.limit import FlowTrace, LimitStatus, follow_flow
 from jaxkkt.kkt.polish import Polished, PolishStatus, polish
 
 __all__ = [
     "Certificate",
     "CertificateStatus",
+    "FlowTrace",
+    "LimitStatus",
     "PolishStatus",
     "Polished",
     "Stationarity",
     "certificate",
+    "follow_flow",
     "kinks",
     "multipliers",
     "polish",

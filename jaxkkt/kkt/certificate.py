@@ -59,7 +59,7 @@ _SENTENCES = {
 
 
 class Stationarity(NamedTuple):
-    """The multipliers that come closest to theta = sum_i lambda_i y_i g_i, for theta at min margin 1.
+    """The multipliers that bring sum_i lambda_i y_i g_i closest to theta, at min margin 1.
 
     multipliers (m,): lambda_i >= 0; 0 for padded samples.
     slopes (m, k): the sigma'_ij in [0, 1] that go with them.
@@ -148,7 +148,7 @@ class _Problem(NamedTuple):
     """The least squares min |theta - sum_i lambda_i y_i g_i|^2 / 2, theta at min margin 1.
 
     gram: x_i . x_l + 1. pull: y_i v_j, hidden: relu(w_j . x_i + b_j). corner, linear: the second
-    and first derivatives over lambda of what the active samples of each neuron give. size: |theta|^2.
+    and first derivatives over lambda of what each neuron's active samples give. size: |theta|^2.
     """
 
     gram: Float[Array, "m m"]
@@ -247,12 +247,12 @@ def _count(params: Params, x: Array, tolerance: float) -> tuple[int, int]:
 def _problem(theta: Params, x: Array, y: Array, kinked: Array, w: int, n: int) -> _Problem:
     pre = networks.preactivations(theta, x)
     gram = jnp.dot(x, x.T, precision=PRECISION) + 1
-    count, neurons = jax.lax.top_k(jnp.sum(kinked, axis=0, dtype=jnp.int32), w)
+    _, neurons = jax.lax.top_k(jnp.sum(kinked, axis=0, dtype=jnp.int32), w)
     mine = kinked[:, neurons].T
     free, sample = jax.lax.top_k(mine.astype(jnp.int32), n)
     boxes = Boxes(sample, free > 0)
     boxed = jnp.zeros_like(kinked).at[sample, neurons[:, None]].max(boxes.real)
-    # Beyond rounding: a sign that is noise need not be the same wherever the compiler recomputes it.
+    # Beyond rounding: a sign that is noise may differ wherever the compiler computes it anew.
     active = (pre > ROUNDING * _sizes(theta, x)) & ~boxed
     pull, hidden = y[:, None] * theta.v[None], relu(pre)
     on = jnp.where(active, pull, 0)

@@ -1,18 +1,19 @@
 """From a trained network to a KKT point of the max-margin problem nearby.
 
-Not gradient flow: a descent on |theta|^2 / 2 with every margin kept at 1 or above. Let u_j = (w_j, b_j)
-and z_i = (x_i, 1). At a KKT point |u_j| = |v_j|, so a network is a sum of unit directions g_j with
-signs s_j and weights a_j = v_j^2: N(x) = sum_j s_j a_j relu(g_j . z), |theta|^2 / 2 = sum_j a_j. Of
-the neuron's terms in y_i N(x_i), those of its own class, y_i = s_j, are convex in a_j g_j, the others
-are concave. With the convex ones replaced by their tangents, that is with relu(g_j . z_i) taken as
+Not gradient flow: a descent on |theta|^2 / 2 that keeps every margin at 1 or above. Write u_j for
+(w_j, b_j) and z_i for (x_i, 1). At a KKT point |u_j| = |v_j|, so a network is a sum of unit
+directions g_j with signs s_j and weights a_j = v_j^2: N(x) = sum_j s_j a_j relu(g_j . z) and
+|theta|^2 / 2 = sum_j a_j. Of a neuron's terms in y_i N(x_i), those of its own class, y_i = s_j, are
+convex in a_j g_j, the others are concave. With tangents in place of the convex ones, that is with
 g_j . z_i where it is positive and 0 elsewhere, the problem is convex, and its dual small:
 
-    max sum_i lambda_i  subject to  |p_j| <= 1,  p_j = sum_{own, active} lambda_i z_i - sum_{other} tau_ij z_i,
-    0 <= tau_ij <= lambda_i,
+    max sum_i lambda_i  subject to  |p_j| <= 1 and 0 <= tau_ij <= lambda_i,
+    p_j = sum over active samples of its own class of lambda_i z_i
+          - sum over samples of the other class of tau_ij z_i.
 
-p_j being the direction of neuron j where a_j > 0. It is solved by a primal-dual interior-point
-method, during which tangents are renewed wherever a neuron's direction crosses a sample of its own
-class. Where none crosses any more, every condition of a KKT point holds.
+p_j is the direction of neuron j wherever a_j > 0. The problem is solved by a primal-dual
+interior-point method, during which tangents are renewed wherever a neuron's direction crosses a
+sample of its own class. Where none crosses any more, every condition of a KKT point holds.
 """
 
 from enum import IntEnum
@@ -22,27 +23,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.kkt import systems
+from jaxkkt.kkt import descent
 from jaxkkt.kkt.certificate import multipliers
 from jaxkkt.kkt.precision import in_float64
-from jaxkkt.kkt.systems import Boxes, Matrix, Point
+from jaxkkt.kkt.systems import Boxes
 from jaxkkt.networks import PRECISION, Params, relu
 
 STEPS = 300
 STEP_OPERATIONS = 200_000_000
-# Tangents are renewed once the network that the weights make has this share of the margins asked.
-LEAST_MARGIN = 0.5
-# Neurons below this share of the largest weight keep their tangents.
-LEAST_WEIGHT = 1e-3
-# Neurons that play no part can be told from those that do once what should vanish, summed, is this
-# small against sum_i lambda_i.
-CLEAR = 0.03
-# What should vanish, summed, against sum_i lambda_i; and the error of the margins.
-ENOUGH = 1e-10
-MARGIN_ERROR = 1e-9
 
 
 class PolishStatus(IntEnum):
@@ -103,7 +94,7 @@ def polish(
 
     Neurons keep their signs; most of them vanish. At most `working` neurons take part, those that
     the multipliers of the network as it is favour; the others are set to zero, which no condition
-    of a KKT point forbids. By default they are as many as a step takes little time for, and no fewer than
+    of a KKT point forbids. By default they are as many as a step has time for, and no fewer than
     64 or half the samples: a quarter as many neurons as samples are left at the end.
     Computed in float64 whatever the inputs are.
 
@@ -131,31 +122,6 @@ def _working(m: int, n: int) -> int:
     return max(64, -(-m // 2), STEP_OPERATIONS // each)
 
 
-class _Problem(NamedTuple):
-    """gram: z_i . z_l. sign: s_j of the working neurons. own: y_i = s_j. boxes: the other class."""
-
-    gram: Float[Array, "m m"]
-    real: Bool[Array, " m"]
-    sign: Float[Array, " w"]
-    own: Bool[Array, "w m"]
-    boxes: Boxes
-
-
-class _State(NamedTuple):
-    """`tangent`: own samples on which a neuron is taken as active. `weight`: a_j.
-
-    `open`: the sum of what should vanish, against sum_i lambda_i. `stuck`: a step was not finite.
-    """
-
-    point: Point
-    weight: Float[Array, " w"]
-    tangent: Bool[Array, "w m"]
-    open: Float[Array, ""]
-    steps: Int[Array, ""]
-    done: Bool[Array, ""]
-    stuck: Bool[Array, ""]
-
-
 @partial(jax.jit, static_argnames="places")
 def _polish(
     params: Params, x: Array, y: Array, max_steps: Array, places: tuple[int, int]
@@ -173,17 +139,17 @@ def _polish(
     sign = jnp.where(params.v[chosen] >= 0, 1.0, -1.0)
     own = y[None] * sign[:, None] > 0
     other, sample = jax.lax.top_k((y[None] * sign[:, None] < 0).astype(jnp.int32), n)
-    problem = _Problem(gram, real, sign, own, Boxes(sample, other > 0))
+    problem = descent.Problem(gram, real, sign, own, Boxes(sample, other > 0))
     tangent = own & (networks.preactivations(params, x).T[chosen] > 0)
-    state = _start(problem, tangent)
+    state = descent.start(problem, tangent)
     state = state._replace(done=~(feasible & finite))
     few = min(-(-w // 2), max(32, -(-x.shape[0] // 2)))
-    state = _solved(problem, state, max_steps, few)
+    state = descent.solved(problem, state, max_steps, few)
     with_all = _network(problem, state, params, x, y, chosen)
     shrunk = ~(state.done | state.stuck)
     keep = jax.lax.top_k(state.weight, few)[1]
-    problem, state, chosen = _kept(problem, state, chosen, keep)
-    state = _solved(problem, state, max_steps, 0)
+    problem, state, chosen = descent.kept(problem, state, chosen, keep)
+    state = descent.solved(problem, state, max_steps, 0)
     with_few = _network(problem, state, params, x, y, chosen)
     polished = jax.tree.map(partial(jnp.where, shrunk), with_few, with_all)
     after = networks.squared_norm(polished)
@@ -209,33 +175,6 @@ def _polish(
         normalized_margin_before=known(smallest / before),
         status=status.astype(jnp.int32),
     )
-
-
-def _solved(problem: _Problem, state: _State, max_steps: Array, few: int) -> _State:
-    """The state where the conditions hold, or where it is clear that `few` neurons are enough."""
-    live_limit = few * 3 // 4
-
-    def going(state: _State) -> Array:
-        live = jnp.sum(state.weight > LEAST_WEIGHT * jnp.max(state.weight))
-        clear = (state.open < CLEAR) & (live <= live_limit)
-        return ~(state.done | state.stuck | clear) & (state.steps < max_steps)
-
-    return jax.lax.while_loop(going, partial(_step, problem), state)
-
-
-def _kept(
-    problem: _Problem, state: _State, chosen: Array, keep: Array
-) -> tuple[_Problem, _State, Array]:
-    """The same with the neurons `keep` alone."""
-    boxes = Boxes(*(part[keep] for part in problem.boxes))
-    point = state.point._replace(
-        products=state.point.products[keep],
-        lower=state.point.lower[keep],
-        upper=state.point.upper[keep],
-    )
-    problem = problem._replace(sign=problem.sign[keep], own=problem.own[keep], boxes=boxes)
-    weight, tangent = state.weight[keep], state.tangent[keep]
-    return problem, state._replace(point=point, weight=weight, tangent=tangent), chosen[keep]
 
 
 def _live(params: Params, x: Array, y: Array) -> Array:
@@ -271,134 +210,16 @@ def _chosen(params: Params, x: Array, y: Array, gram: Array, w: int) -> Array:
     return jax.lax.top_k(best, w)[1]
 
 
-def _start(problem: _Problem, tangent: Array) -> _State:
-    """Equal multipliers, small enough that every |p_j| <= 1/2."""
-    m = problem.real.size
-    ones = jnp.ones(m, problem.gram.dtype)
-    point = systems.start(problem.boxes, ones, ones[0])
-    squared = _directions(problem, point, tangent)[2]
-    level = 0.5 * jax.lax.rsqrt(jnp.maximum(jnp.max(squared), 1e-300))
-    price = level
-    point = systems.start(problem.boxes, level * ones, price)
-    weight = 2 * price / (1 - level**2 * squared)
-    no = jnp.array(False)
-    return _State(point, weight, tangent, ones[0], jnp.zeros((), jnp.int32), no, no)
-
-
-def _directions(problem: _Problem, point: Point, tangent: Array) -> tuple[Array, Array, Array]:
-    """Coefficients of p_j in the points z_i, p_j . z_i, and |p_j|^2."""
-    boxes = problem.boxes
-    rows = jnp.arange(tangent.shape[0])[:, None]
-    coefficients = jnp.where(tangent, point.multipliers[None], 0)
-    taken = jnp.where(boxes.real, point.products, 0)
-    coefficients = coefficients.at[rows, boxes.sample].add(-taken)
-    along = jnp.dot(coefficients, problem.gram, precision=PRECISION)
-    return coefficients, along, jnp.sum(coefficients * along, axis=1)
-
-
-def _step(problem: _Problem, state: _State) -> _State:
-    """A predictor and corrector step, after which neurons that crossed a sample renew their tangent."""
-    boxes, gram = problem.boxes, problem.gram
-    point, a, tangent = state.point, state.weight, state.tangent
-    w, m = tangent.shape
-    rows = jnp.arange(w)[:, None]
-    coefficients, along, squared = _directions(problem, point, tangent)
-    slack = (1 - squared) / 2
-    across = jnp.where(boxes.real, along[rows, boxes.sample], 0)
-    on = jnp.where(tangent, 1.0, 0.0)
-    own = on * along
-    ratio = a / slack
-
-    grams = gram[boxes.sample[:, :, None], boxes.sample[:, None, :]]
-    both = boxes.real[:, :, None] & boxes.real[:, None, :]
-    matrix = Matrix(
-        blocks=a[:, None, None] * jnp.where(both, grams, 0)
-        + ratio[:, None, None] * across[:, :, None] * across[:, None, :],
-        cross=-a[:, None, None]
-        * jnp.where(boxes.real[:, :, None], gram[boxes.sample], 0)
-        * on[:, None]
-        - (ratio[:, None] * across)[:, :, None] * own[:, None],
-        corner=gram * jnp.dot(on.T * a[None], on, precision=PRECISION)
-        + jnp.dot(own.T * ratio[None], own, precision=PRECISION),
-    )
-    factors = systems.factor(boxes, point, matrix)
-    over_multipliers, over_products = systems.prices(boxes, point)
-    margin_error = jnp.dot(a, own, precision=PRECISION) - jnp.where(problem.real, 1.0, -1.0)
-    over_multipliers += margin_error
-    over_products -= a[:, None] * across
-
-    now = systems.products(boxes, point)
-    pairs = m + 2 * jnp.sum(boxes.real) + w
-    mean = (systems.total(now) + jnp.dot(slack, a, precision=PRECISION)) / pairs
-
-    def move(change: systems.Products, by_weight: Array) -> tuple[Point, Array, Array, Array]:
-        """The step of the point, of the weights, and of the slack to first and second order."""
-        share = by_weight / slack
-        gradient = (
-            over_multipliers + jnp.dot(share, own, precision=PRECISION),
-            over_products - share[:, None] * across,
-        )
-        step = systems.direction(boxes, factors, point, gradient, change)
-        turned, along_turned, turn = _directions(problem, step, tangent)
-        by_slack = -jnp.sum(coefficients * along_turned, axis=1)
-        return step, (by_weight - a * by_slack) / slack, by_slack, turn / 2
-
-    def length(step: Point, by_weight: Array, by_slack: Array, turn: Array) -> Array:
-        # The slack falls as slack + t by_slack - t^2 turn.
-        root = jnp.sqrt(by_slack**2 + 4 * turn * slack) - by_slack
-        bend = jnp.min(2 * slack / jnp.where(root > 0, root, jnp.finfo(root.dtype).tiny))
-        reach = jnp.minimum(systems.longest(boxes, point, step), systems.reach(a, by_weight))
-        return jnp.minimum(reach, bend)
-
-    ahead = move(jax.tree.map(jnp.negative, now), -slack * a)
-    step, by_weight, by_slack, turn = ahead
-    far = jnp.minimum(1, length(*ahead))
-    there = systems.total(systems.products(boxes, systems.moved(point, step, far)))
-    there += jnp.dot(slack + far * by_slack, a + far * by_weight, precision=PRECISION)
-    target = mean * jnp.clip(there / pairs / mean, 0, 1) ** 3
-    extra = systems.second_order(boxes, step)
-    wanted = jax.tree.map(lambda a, b: target - a - b, now, extra)
-    best = move(wanted, target - slack * a - by_slack * by_weight + a * turn)
-    far = jnp.minimum(1, 0.98 * length(*best))
-    fresh = state._replace(
-        point=systems.moved(point, best[0], far), weight=a + far * best[1], steps=state.steps + 1
-    )
-    ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(fresh)]))
-    fresh = jax.tree.map(partial(jnp.where, ok), fresh, state)
-    fresh = _renewed(problem, fresh)
-    still = jnp.all(fresh.tangent == tangent)
-    size = jnp.sum(jnp.where(problem.real, point.multipliers, 0))
-    error = jnp.max(jnp.where(problem.real, jnp.abs(over_multipliers), 0))
-    left = mean * pairs / size
-    done = ok & still & (left <= ENOUGH) & (error <= MARGIN_ERROR)
-    return fresh._replace(open=left, done=done, stuck=~ok)
-
-
-def _renewed(problem: _Problem, state: _State) -> _State:
-    """Tangents where the neurons' directions are now, unless the network misses the margins.
-
-    New tangents may lengthen p_j beyond 1: multipliers and products then shrink together.
-    """
-    along = _directions(problem, state.point, state.tangent)[1]
-    y = jnp.where(problem.own, 1.0, -1.0)
-    q = jnp.dot(state.weight, y * relu(along), precision=PRECISION)
-    classifies = jnp.min(jnp.where(problem.real, q, jnp.inf)) > LEAST_MARGIN
-    live = state.weight > LEAST_WEIGHT * jnp.max(state.weight)
-    new = jnp.where((live & classifies)[:, None], problem.own & (along > 0), state.tangent)
-    longest = jnp.sqrt(jnp.max(_directions(problem, state.point, new)[2]))
-    shrink = jnp.where(longest > 1, jnp.maximum(2 - longest, 0.5) / longest, 1)
-    point = state.point._replace(
-        multipliers=state.point.multipliers * shrink,
-        products=jnp.where(problem.boxes.real, state.point.products * shrink, state.point.products),
-    )
-    return state._replace(point=point, tangent=new)
-
-
 def _network(
-    problem: _Problem, state: _State, params: Params, x: Array, y: Array, chosen: Array
+    problem: descent.Problem,
+    state: descent.State,
+    params: Params,
+    x: Array,
+    y: Array,
+    chosen: Array,
 ) -> Params:
     """The network of the directions and weights, at min margin 1; neurons with a slack are dead."""
-    coefficients, _, squared = _directions(problem, state.point, state.tangent)
+    coefficients, _, squared = descent.directions(problem, state.point, state.tangent)
     length = jnp.sqrt(squared)
     live = (state.weight > (1 - squared) / 2) & (length > 0.5)
     size = jnp.sqrt(jnp.where(live, state.weight * length, 0))

@@ -111,10 +111,9 @@ def factor(boxes: Boxes, point: Point, matrix: Matrix) -> Factors:
     up = jnp.where(boxes.real, point.upper / room(boxes, point), 0)
     diagonal = jnp.where(boxes.real, low + up, 1)
     rows, places = jnp.arange(w)[:, None], jnp.arange(n)[None]
-    blocks = jnp.linalg.cholesky(matrix.blocks.at[:, places[0], places[0]].add(diagonal))
+    blocks = matrix.blocks.at[:, places[0], places[0]].add(diagonal)
     cross = matrix.cross.at[rows, places, boxes.sample].add(-up)
-    unit = jnp.broadcast_to(jnp.eye(n, dtype=blocks.dtype), blocks.shape)
-    inverse = solve_triangular(blocks, unit, lower=True)
+    inverse = jax.lax.map(_inverse_factor, blocks)
     half = jnp.einsum("wij,wjm->wim", inverse, cross, precision=PRECISION)
     flat = half.reshape(w * n, m)
     corner = matrix.corner - jnp.dot(flat.T, flat, precision=PRECISION)
@@ -184,6 +183,16 @@ def moved(point: Point, step: Point, length: Float[Array, ""]) -> Point:
 def _gather(boxes: Boxes, values: Float[Array, "w n"], m: int) -> Float[Array, " m"]:
     """Sums over the neurons, for each sample."""
     return jnp.zeros(m, values.dtype).at[boxes.sample].add(values)
+
+
+def _inverse_factor(block: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The inverse of a block's Cholesky factor, one block at a time.
+
+    jaxlib's batched LAPACK kernels wait, on a CPU, for threads of the pool that they run in: two
+    programs that factor batches at once would wait for each other for ever.
+    """
+    unit = jnp.eye(block.shape[0], dtype=block.dtype)
+    return solve_triangular(jnp.linalg.cholesky(block), unit, lower=True)
 
 
 def _solve_corner(factors: Factors, b: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -1,0 +1,262 @@
+"""The flow far below the losses of training: against training, closed forms, and itself."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CORNERS, assert_close, flat, lane, problem, stacked
+
+from jaxkkt import datasets, networks, optimizers, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.kkt import limit
+from jaxkkt.kkt.limit import LimitStatus, follow_flow
+from jaxkkt.networks import Params
+from jaxkkt.training import Protocol, Status
+
+START, LEVELS = -20.0, (-60.0, -300.0)
+
+
+def trained(start=START, **sizes):
+    params, data = problem(**{"m": 6, "d": 20, "k": 40, **sizes})
+    protocol = Protocol(optimizers.log_loss_time(0.02), target_log_loss=start)
+    result = training.train(params, *data, protocol)
+    assert result.status == Status.CONVERGED
+    return result.params, data
+
+
+def direction(params):
+    whole = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in params])
+    return whole / np.linalg.norm(whole)
+
+
+def angle(a, b):
+    return 2 * np.arcsin(np.linalg.norm(direction(a) - direction(b)) / 2)
+
+
+def normalized_margin(params, data):
+    q = networks.margins(params, *data)
+    return float(jnp.min(jnp.where(data.y != 0, q, jnp.inf)) / networks.squared_norm(params))
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_flow_in_log_time_is_the_flow_that_training_follows():
+    params, data = problem(6, 20, 40)
+    fine = optimizers.log_loss_time(0.003, largest=0.2, proportion=0.002)
+    run = training.train_through(params, *data, (-69.0, -300.0, -1000.0), Protocol(fine))
+    assert run.status.tolist() == [Status.CONVERGED] * 3
+    start, *levels = run.log_loss.tolist()
+    first = lane(run.params, 0)
+
+    def errors(step):
+        trace = follow_flow(first, *data, start, levels, step)
+        assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 2
+        np.testing.assert_allclose(trace.log_s, np.log(-np.array(levels)), atol=step**2)
+        angles, margins = [], []
+        for i in range(2):
+            here, there = lane(trace.params, i), lane(run.params, i + 1)
+            angles.append(angle(here, there))
+            ratio = normalized_margin(here, data) / normalized_margin(there, data)
+            margins.append(abs(ratio - 1))
+        return np.array([angles, margins])
+
+    coarse, fine = errors(0.08), errors(0.04)
+    # The way itself is 0.2 long; the reference is as far from the flow as a step of 0.01 is.
+    assert angle(first, lane(run.params, 2)) > 0.1
+    assert np.all(coarse[0] < 0.08 * 0.05)
+    assert np.all(coarse[1] < 0.08 * 0.01)
+    assert np.all((coarse / fine > 1.6) & (coarse / fine < 2.8))
+
+
+@pytest.mark.usefixtures("float64")
+def test_two_opposite_points_end_at_their_closed_form():
+    # With |x| = 1 the points (x, 1) and (-x, 1) are orthogonal, of squared norm 2. Each neuron
+    # serves one of them, w_j = lambda |v_j| x_i, b_j = lambda |v_j|, |v_j| = lambda (w_j . x_i +
+    # b_j) = 2 lambda^2 |v_j|: lambda^2 = 1/2, and each point costs a squared norm of sqrt(2).
+    x = jnp.array([[0.6, 0.8, 0.0], [-0.6, -0.8, 0.0]])
+    data = Dataset(x, jnp.array([1.0, -1.0]))
+    start = networks.torch_linear(jax.random.key(3), 10, 3)
+    run = training.train(start, *data, Protocol(optimizers.log_loss_time(), target_log_loss=-40.0))
+    trace = follow_flow(run.params, *data, float(run.log_loss), (-1e8, -1e16, -1e24), 0.1)
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 3
+    np.testing.assert_allclose(trace.multipliers[-1], [0.5**0.5] * 2, rtol=1e-5)
+    end = lane(trace.params, -1)
+    np.testing.assert_allclose(networks.margins(end, *data), 1, rtol=3e-6)
+    np.testing.assert_allclose(normalized_margin(end, data), 8**-0.5, rtol=1e-5)
+    # What does not point at a sample fades as exp(-t/2): a factor of 1e-4 from level to level.
+    serves = jnp.where(end.v > 0, 1.0, -1.0)
+    aligned = end.b[:, None] * serves[:, None] * x[0][None]
+    np.testing.assert_allclose(end.w, aligned, atol=1e-9)
+    before = lane(trace.params, 1)
+    off = jnp.abs(before.w[:, 2]).max()
+    assert off > 1e-9 or off == 0
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_result_is_scaled_and_its_parts_agree():
+    params, data = trained()
+    trace = follow_flow(params, *data, START, LEVELS)
+    assert trace.params.w.shape == (2, 40, 20)
+    assert trace.slopes.shape == (2, 6, 40)
+    for i in range(2):
+        here = lane(trace.params, i)
+        q = networks.margins(here, *data)
+        np.testing.assert_allclose(q.min(), 1, rtol=1e-12)
+        slopes, pre = trace.slopes[i], networks.preactivations(here, data.x)
+        assert np.all((slopes >= 0) & (slopes <= 1))
+        # Away from kinks the slopes are those of relu, but for what a step moves.
+        far = np.abs(pre) > 0.05 * np.abs(pre).max()
+        np.testing.assert_array_equal(slopes[far], (pre > 0)[far])
+        helps = data.y[:, None] * here.v[None] > 0
+        assert np.all(np.isin(slopes[helps], [0.0, 1.0]))
+        # theta_hat = sum of pulls, but for what still moves.
+        lam = trace.multipliers[i]
+        assert np.all(lam >= 0)
+        pull = (lam * data.y)[:, None] * slopes * here.v[None]
+        w = pull.T @ data.x
+        assert angle(Params(w, pull.sum(0), (lam * data.y) @ np.maximum(pre, 0)), here) < 0.8
+    at_end = networks.margins(lane(trace.params, 1), *data)
+    # The soft minimum of margins at s, whose smallest is 1 here.
+    s = np.exp(float(trace.log_s[1]))
+    scale = s + np.log(np.exp(-s * (at_end - 1)).sum())
+    np.testing.assert_allclose(scale, s, rtol=np.log(6) / s)
+
+
+def test_float32_reaches_levels_that_no_float_holds():
+    params, data = trained()
+    levels = (-1e5, -1e30, -1e100)
+    trace = follow_flow(params, *data, START, levels, 0.1)
+    assert trace.params.w.dtype == jnp.float32
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 3
+    np.testing.assert_allclose(trace.log_s, np.log(-np.array(levels)), rtol=1e-5)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), (params, data))
+        exact = follow_flow(*flat(wide), START, levels, 0.1)
+        for i in range(3):
+            got = jax.tree.map(lambda a, i=i: jnp.asarray(np.asarray(a[i]), jnp.float64), trace)
+            margin = normalized_margin(got.params, wide[1])
+            np.testing.assert_allclose(
+                margin, normalized_margin(lane(exact.params, i), wide[1]), rtol=1e-4
+            )
+            assert angle(got.params, lane(exact.params, i)) < 2e-3
+        # The normalized margin of a flow does not fall.
+        risen = [normalized_margin(lane(exact.params, i), wide[1]) for i in range(3)]
+        assert sorted(risen) == risen
+
+
+@pytest.mark.usefixtures("float64")
+def test_padding_is_inert():
+    params, data = trained()
+    m, d, k = 6, 20, 40
+    solo = follow_flow(params, *data, START, LEVELS, 0.05)
+    wide = networks.pad(params, k + 3, d + 2), *datasets.pad(data, m + 5, d + 2)
+    padded = follow_flow(*wide, START, LEVELS, 0.05)
+    w, b, v = padded.params
+    assert_close(Params(w[:, :k, :d], b[:, :k], v[:, :k]), solo.params, rtol=1e-8, atol=1e-10)
+    for pads in (w[:, k:], w[:, :, d:], b[:, k:], v[:, k:], padded.multipliers[:, m:]):
+        np.testing.assert_array_equal(pads, 0)
+    np.testing.assert_allclose(padded.slopes[:, :m, :k], solo.slopes, atol=1e-7)
+    np.testing.assert_allclose(padded.log_s, solo.log_s, rtol=1e-12)
+    assert padded.status.tolist() == solo.status.tolist()
+
+
+@pytest.mark.usefixtures("float64")
+def test_order_of_samples_and_neurons_and_the_labels_do_not_matter():
+    params, data = trained()
+    trace = follow_flow(params, *data, START, LEVELS, 0.05)
+    i, j = np.random.default_rng(0).permutation(6), np.random.default_rng(1).permutation(40)
+    mixed = Params(params.w[j], params.b[j], params.v[j])
+    got = follow_flow(mixed, data.x[i], data.y[i], START, LEVELS, 0.05)
+    w, b, v = trace.params
+    assert_close(got.params, Params(w[:, j], b[:, j], v[:, j]), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(got.slopes, trace.slopes[:, i][:, :, j], atol=1e-7)
+    flipped = follow_flow(params._replace(v=-params.v), data.x, -data.y, START, LEVELS, 0.05)
+    assert_close(flipped.params, Params(w, b, -v), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+def test_vmapped_equals_looped():
+    problems = [trained(seed=0), trained(seed=1), trained(seed=2)]
+    params, data = problems[1]
+    problems[1] = (params, data._replace(y=-data.y))  # all misclassified
+    follow = partial(follow_flow, start=START, levels=LEVELS, step=0.05)
+    params, data = stacked(*problems)
+    batch = jax.vmap(follow)(params, *data)
+    for i, one in enumerate(problems):
+        expected = follow(*flat(one))
+        assert_close(lane(batch, i), expected, rtol=1e-8, atol=1e-10)
+    assert batch.status[:, 0].tolist() == [0, LimitStatus.MISCLASSIFIED, 0]
+
+
+def test_what_cannot_be_followed_says_so():
+    params, data = trained()
+    wrong = params._replace(v=params.v * jnp.where(jnp.arange(40) < 20, 1, -1))
+    trace = follow_flow(wrong, *data, START, LEVELS)
+    assert trace.status.tolist() == [LimitStatus.MISCLASSIFIED] * 2
+    assert "train the network until it classifies all" in LimitStatus(1).describe()
+    assert np.isnan(trace.params.w).all()
+    # Correct, but with margins too small for a loss below 1.
+    trace = follow_flow(params._replace(v=params.v * 1e-3), *data, START, LEVELS)
+    assert trace.status.tolist() == [LimitStatus.MISCLASSIFIED] * 2
+    broken = params._replace(b=params.b.at[3].set(jnp.nan))
+    trace = follow_flow(broken, *data, START, LEVELS)
+    assert trace.status.tolist() == [LimitStatus.NON_FINITE] * 2
+    assert "NaN or infinite" in LimitStatus(2).describe()
+    assert "followed to this level" in LimitStatus(0).describe()
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_network_below_a_level_stays_as_it_is_there():
+    params, data = trained(-30.0)
+    trace = follow_flow(params, *data, START, (-25.0, -60.0))
+    assert angle(lane(trace.params, 0), params) < 1e-12
+    assert np.exp(trace.log_s[0]) > 30
+    np.testing.assert_allclose(np.exp(trace.log_s[1]), 60, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("start", "levels", "step", "message"),
+    [
+        (5.0, (-1.0,), 0.02, r"start must be a negative log loss.*got \[5.0, -1.0\]"),
+        (-20.0, (-30.0, -np.inf), 0.02, r"levels finite, got \[-20.0, -30.0, -inf\]"),
+        (np.nan, (-30.0,), 0.02, r"levels finite, got \[nan, -30.0\]"),
+        (-20.0, (), 0.02, r"levels must fall from start = -20.0.*got \[\]"),
+        (-20.0, (-20.0,), 0.02, r"levels must fall from start = -20.0.*got \[-20.0\]"),
+        (-20.0, (-50.0, -30.0), 0.02, r"each below the one before, got \[-50.0, -30.0\]"),
+        (-20.0, (-30.0,), 0.0, r"step must be in \(0, 1\), got 0.0"),
+        (-20.0, (-30.0,), 1.0, r"step must be in \(0, 1\), got 1.0"),
+        (-20.0, (-30.0,), np.nan, r"step must be in \(0, 1\), got nan"),
+    ],
+)
+def test_bad_input_is_refused(start, levels, step, message):
+    params, data = problem()
+    with pytest.raises(ValueError, match=message):
+        follow_flow(params, *data, start, levels, step)
+
+
+def test_other_levels_do_not_compile_again():
+    params = networks.torch_linear(jax.random.key(0), 7, 2)
+    follow_flow(params, *CORNERS, -1.0, (-2.0, -3.0))
+    compiled = limit._follow._cache_size()
+    follow_flow(params, *CORNERS, -1.5, (-20.0, -3000.0), 0.1)
+    assert limit._follow._cache_size() == compiled
+
+
+@pytest.mark.usefixtures("float64")
+def test_soft_multipliers_solve_their_equation():
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((7, 7))
+    r = jnp.asarray(rng.standard_normal(7) + 1)
+    real = jnp.arange(7) < 6
+    h = jnp.where(real[:, None] & real[None], jnp.asarray(a @ a.T), 0)
+    for width in (1.0, 1e-2, 1e-4):
+        x = np.asarray(limit._soft_multipliers(h, r, jnp.asarray(width), real))
+        assert x[6] == 0
+        x = x[:6]
+        assert np.all(x >= 0)
+        left = np.asarray(h)[:6, :6] @ x
+        with np.errstate(divide="ignore"):
+            total = left + width * np.log(x / x.sum())
+        seen = x > 1e-200
+        np.testing.assert_allclose(total[seen], r[:6][seen], atol=1e-8)
