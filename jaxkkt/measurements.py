@@ -63,7 +63,7 @@ def flips(slack: float = 1.1) -> Measurement:
 def certificates(
     kink_tolerance: float = 1e-6, budget: tuple[int, int] = (64, 16), largest: int = 1024
 ) -> Measurement:
-    """How close the network is to a KKT point: `kkt.certificate`, its arrays as their largest entry.
+    """How close the network is to a KKT point, by `kkt.certificate`; of arrays the largest entry.
 
     `budget` bounds the free slopes at kinks, as there; a network that has more ends STOPPED_EARLY
     unless the gap shows that they do not matter. Datasets padded beyond `largest` samples are not

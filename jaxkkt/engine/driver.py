@@ -100,9 +100,9 @@ def sweep(
     """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
 
     The protocol is `flow_protocol()` by default, the measurements `flips()` and `certificates()`.
-    The loss is each run's own, whatever the protocol's. With a `store` folder rows land there as runs end, the
-    dataset is saved as `results.nc`, and the same call again goes on where it was stopped, with
-    the same bits; ValueError if the folder holds a sweep with other settings.
+    The loss is each run's own, whatever the protocol's. With a `store` folder rows land there as
+    runs end, the dataset is saved as `results.nc`, and the same call again goes on where it was
+    stopped, with the same bits; ValueError if the folder holds a sweep with other settings.
     The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
     how the time was spent.
 

@@ -81,7 +81,9 @@ class Stationarity(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """How close a network is to a KKT point. NaN wherever the status is INFEASIBLE or NON_FINITE.
+    """How close a network is to a KKT point.
+
+    Where the status is INFEASIBLE or NON_FINITE all but `kinks` and `min_margin` are NaN.
 
     one_sided: with sigma'_ij = 1 where w_j . x_i + b_j > 0 (beyond rounding) and 0 elsewhere.
     clarke: with any sigma'_ij in [0, 1] at kinks.
@@ -139,7 +141,7 @@ def certificate(
     if budget is not None and not (min(budget) >= 0 and len(budget) == 2):
         raise ValueError(f"budget must be two counts (neurons, kinks a neuron), got {budget}")
     if budget is None:
-        budget = (k, m) if traced else _count(params, x, kink_tolerance)
+        budget = (k, m) if traced else _count(params, jnp.asarray(x), kink_tolerance)
     places = min(budget[0], k), min(budget[1], m)
     return _certificate(params, jnp.asarray(x), jnp.asarray(y), kink_tolerance, gap, places)
 
@@ -178,7 +180,7 @@ def _certificate(
 
     kinked = kinks(theta, x, y, kink_tolerance)
     none = jnp.zeros_like(kinked)
-    sides = []
+    sides: list[tuple[_Problem, Point, Stationarity]] = []
     for free, (w, n) in ((none, (0, 0)), (kinked, places)):
         if free is kinked and 0 in places:
             problem, point = sides[0][:2]
@@ -194,14 +196,19 @@ def _certificate(
     status = jnp.where(feasible, status, CertificateStatus.INFEASIBLE)
     status = jnp.where(finite, status, CertificateStatus.NON_FINITE).astype(jnp.int32)
     worth = finite & feasible
-    sides_known = jax.tree.map(lambda leaf: jnp.where(worth, leaf, jnp.nan), (one_sided, clarke))
     rows = jnp.sum(theta.w**2, axis=1) + theta.b**2
+    balance = jnp.abs(rows - theta.v**2) / networks.squared_norm(theta)
+    normalized = smallest / given
+    one_sided, clarke, balance, normalized = jax.tree.map(
+        lambda leaf: jnp.where(worth, leaf, jnp.nan), (one_sided, clarke, balance, normalized)
+    )
     return Certificate(
-        *sides_known,
+        one_sided=one_sided,
+        clarke=clarke,
         kinks=jnp.sum(kinked, dtype=jnp.int32),
         min_margin=smallest,
-        normalized_margin=smallest / given,
-        balance=jnp.abs(rows - theta.v**2) / networks.squared_norm(theta),
+        normalized_margin=normalized,
+        balance=balance,
         status=status,
     )
 
@@ -237,7 +244,7 @@ def _sizes(params: Params, x: Array) -> Array:
 
 def _count(params: Params, x: Array, tolerance: float) -> tuple[int, int]:
     """Room for all kinks, in powers of two: few shapes to compile."""
-    kinked = kinks(params, jnp.asarray(x), jnp.ones(x.shape[0]), tolerance)
+    kinked = kinks(params, x, jnp.ones(x.shape[0]), tolerance)
     counts = np.asarray(jnp.sum(kinked, axis=0))
     most = np.array([np.count_nonzero(counts), counts.max(initial=0)])
     neurons, samples = (int(2 ** np.ceil(np.log2(n))) if n else 0 for n in most)
@@ -278,10 +285,11 @@ def _nearest(problem: _Problem, y: Array) -> Point:
         corner=problem.corner,
     )
     linear = pull * problem.pre[boxes.sample, neurons[:, None]]
-    size = jnp.sum(jnp.where(real, problem.linear, 0)) / jnp.sum(real)
+    count = jnp.sum(real, dtype=y.dtype)
+    size = jnp.sum(jnp.where(real, problem.linear, 0)) / count
     # A padded sample's multiplier costs as much as a real one gains, and goes to 0.
     corner_linear = jnp.where(real, problem.linear, -size)
-    pairs = m + 2 * jnp.sum(boxes.real)
+    pairs = m + 2 * jnp.sum(boxes.real, dtype=y.dtype)
 
     def gradient(point: Point) -> tuple[Array, Array]:
         over_multipliers, over_products = systems.prices(boxes, point)
@@ -320,7 +328,7 @@ def _nearest(problem: _Problem, y: Array) -> Point:
         return point, ok & (left > ENOUGH), trips + 1
 
     even = jnp.sum(jnp.where(real[:, None] & real[None], problem.corner, 0))
-    level = size * jnp.sum(real) / jnp.where(even > 0, even, 1)
+    level = size * count / jnp.where(even > 0, even, 1)
     point = systems.start(boxes, jnp.full(m, level), size * level)
     carry = (point, jnp.array(True), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going, body, carry)[0]
@@ -367,6 +375,7 @@ def _stationarity(
     t = jnp.max(jnp.where(real, relu(excess) / jnp.where(falls > 0, falls, 1), 0))
     t = jnp.where(jnp.any(real & (falls <= 0) & (excess > 0)), jnp.inf, t)
     open_ = squared - (1 + t) * inner + t * size + t**2 * size / 2
+    open_ = jnp.where(t < jnp.inf, open_, jnp.inf)
 
     off = jnp.where(real, multipliers * (q - 1), 0)
     weight = jnp.sum(multipliers)

@@ -108,7 +108,7 @@ def _step(problem: Problem, state: State) -> State:
     over_products -= a[:, None] * across
 
     now = systems.products(boxes, point)
-    pairs = m + 2 * jnp.sum(boxes.real) + w
+    pairs = m + 2 * jnp.sum(boxes.real, dtype=gram.dtype) + w
     mean = (systems.total(now) + jnp.dot(slack, a, precision=PRECISION)) / pairs
 
     def move(change: systems.Products, by_weight: Array) -> tuple[Point, Array, Array, Array]:

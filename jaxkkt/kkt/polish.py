@@ -69,6 +69,8 @@ class Polished(NamedTuple):
     steps: interior-point steps. angle: between the parameter vectors, in radians.
     live, live_before: neurons with v_j != 0 that are active on a sample.
     normalized_margin, normalized_margin_before: min_i q_i / |theta|^2.
+    Neurons that end in one direction may share their weight in any way: `angle` and `live` are
+    those of an even share.
     status: `PolishStatus`; the numbers are NaN where it is INFEASIBLE or NON_FINITE.
     """
 
@@ -116,10 +118,14 @@ def polish(
     return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, places)
 
 
+def _operations(m: int, n: int) -> int:
+    """Of a step, for each neuron."""
+    return n * (n * n // 3 + n * m + m * m)
+
+
 def _working(m: int, n: int) -> int:
     """As many neurons as a step of `STEP_OPERATIONS` has room for, but not too few."""
-    each = n * (n * n // 3 + n * m + m * m)
-    return max(64, -(-m // 2), STEP_OPERATIONS // each)
+    return max(64, -(-m // 2), STEP_OPERATIONS // _operations(m, n))
 
 
 @partial(jax.jit, static_argnames="places")
@@ -136,22 +142,24 @@ def _polish(
 
     gram = jnp.dot(x, x.T, precision=PRECISION) + 1
     chosen = _chosen(params, x, y, gram, w)
-    sign = jnp.where(params.v[chosen] >= 0, 1.0, -1.0)
+    sign = jnp.sign(params.v[chosen])
     own = y[None] * sign[:, None] > 0
     other, sample = jax.lax.top_k((y[None] * sign[:, None] < 0).astype(jnp.int32), n)
     problem = descent.Problem(gram, real, sign, own, Boxes(sample, other > 0))
     tangent = own & (networks.preactivations(params, x).T[chosen] > 0)
     state = descent.start(problem, tangent)
     state = state._replace(done=~(feasible & finite))
-    few = min(-(-w // 2), max(32, -(-x.shape[0] // 2)))
+    long = w > 32 and w * _operations(x.shape[0], n) > STEP_OPERATIONS
+    few = -(-w // 2) if long else 0
     state = descent.solved(problem, state, max_steps, few)
-    with_all = _network(problem, state, params, x, y, chosen)
-    shrunk = ~(state.done | state.stuck)
-    keep = jax.lax.top_k(state.weight, few)[1]
-    problem, state, chosen = descent.kept(problem, state, chosen, keep)
-    state = descent.solved(problem, state, max_steps, 0)
-    with_few = _network(problem, state, params, x, y, chosen)
-    polished = jax.tree.map(partial(jnp.where, shrunk), with_few, with_all)
+    polished = _network(problem, state, params, x, y, chosen)
+    if long:  # Half the neurons make a step half as long, and once most have died they are enough.
+        shrunk = ~(state.done | state.stuck)
+        keep = jax.lax.top_k(state.weight, few)[1]
+        problem, state, chosen = descent.kept(problem, state, chosen, keep)
+        state = descent.solved(problem, state, max_steps, 0)
+        with_few = _network(problem, state, params, x, y, chosen)
+        polished = jax.tree.map(partial(jnp.where, shrunk), with_few, polished)
     after = networks.squared_norm(polished)
     inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(polished, params, strict=True))
     cosine = inner * jax.lax.rsqrt(after) * jax.lax.rsqrt(before)
@@ -196,7 +204,7 @@ def _chosen(params: Params, x: Array, y: Array, gram: Array, w: int) -> Array:
     # Neurons without an output have no sign of their own.
     sign = jnp.where(params.v == 0, 0, sign)[:, None]
 
-    def uphill(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def uphill(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         pre, best = carry
         toward = jnp.where(pre > 0, sign * pull[None], 0)
         ahead = jnp.dot(toward, gram, precision=PRECISION)

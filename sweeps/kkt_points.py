@@ -1,0 +1,313 @@
+"""How close gradient flow comes to a KKT point, and where it goes from a loss of 1e-30 on.
+
+Trains networks of several widths and initialization scales through a list of log losses, follows
+the flow on to its limit, and certifies every network on the way: the stationarity residual with
+relu'(0) = 0 and with Clarke slopes at kinks, slackness, normalized margin, and the size c of the
+universal perturbation that flips every sample on the margin. Networks at a loss of 1e-30 and at
+the end of the flow are polished to exact KKT points as well. Leaves in the output folder the figure
+(PNG and PDF), every network in results.nc, and the tables in tables.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+from tqdm import tqdm
+
+import jaxkkt as jk
+from jaxkkt import kkt, plotting
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.devices import cores, settings, using
+from jaxkkt.engine.draws import draw
+from jaxkkt.engine.results import save
+from jaxkkt.networks import Params
+
+TRAINED = (-3.0, -10.0, -30.0, jk.training.TARGET, -300.0, -1e3, -1e4, -1e5)
+# From here on the flow is followed in log s; the levels below are those of its own steps.
+HANDED_OVER = -1e3
+FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e30, -1e50, -1e100)
+# Of log s; halving it moves normalized margins by less than 1e-3.
+STEP = 0.05
+POLISHED = {"polished at 1e-30": jk.training.TARGET, "polished at the end": FOLLOWED[-1]}
+WAYS = ("trained", "followed", *POLISHED)
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"d": 100, "samples": (40,), "width": (50, 200, 1000), "seeds": 2},
+    "full": {"d": 100, "samples": (10, 40, 100), "width": (50, 200, 1000), "seeds": 3},
+}
+SCALES = (1.0, 0.1, 0.01)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps.kkt_points",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--preset", choices=sorted(PRESETS), default="quick", help="(default: quick, 18 networks)"
+    )
+    parser.add_argument("--d", type=int, help="input dimension (default: 100)")
+    parser.add_argument("--samples", type=int, nargs="+", help="sample counts")
+    parser.add_argument("--width", type=int, nargs="+", help="hidden neurons")
+    parser.add_argument("--seeds", type=int, help="number of seeds, from 0 on")
+    parser.add_argument(
+        "--init-scale", type=float, nargs="+", default=SCALES, help="(default: 1 0.1 0.01)"
+    )
+    parser.add_argument(
+        "--kink-tolerance",
+        type=float,
+        default=1e-3,
+        help="of the certificates of trained networks, whose steps meet kinks to no more than "
+        "this; polished ones are certified at 1e-6 (default: 1e-3)",
+    )
+    parser.add_argument("--out", type=Path, help="output folder (default: results/kkt-PRESET)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def measured(
+    params: Params, data: Dataset, kink_tolerance: float, budget: tuple[int, int]
+) -> dict[str, Array]:
+    """Certificate and flip size of one network."""
+    flips = jk.flips().function(params, data)
+    found = jk.certificates(kink_tolerance, budget).function(params, data)
+    kept = ("flip_size_exact", "on_margin_share", "normalized_margin")
+    return {name: flips[name] for name in kept} | found
+
+
+@partial(jax.jit, static_argnames=("kink_tolerance", "budget"))
+def measured_all(
+    params: Params, data: Dataset, kink_tolerance: float, budget: tuple[int, int]
+) -> dict[str, Array]:
+    """The same for a stack of networks, one after the other."""
+    measure = partial(measured, data=data, kink_tolerance=kink_tolerance, budget=budget)
+    return jax.lax.map(measure, params)
+
+
+def angle(a: Params, b: Params) -> float:
+    """Between two parameter vectors, in radians."""
+    left, right = (np.concatenate([np.ravel(leaf) for leaf in p]).astype(float) for p in (a, b))
+    cosine = left @ right / np.sqrt((left @ left) * (right @ right))
+    return float(np.arccos(np.clip(cosine, -1, 1)))
+
+
+def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
+    """One network through all levels, over way and log s, where log s = log(-log L)."""
+    start, data = draw(run)
+    data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
+    budget = run.width, min(run.samples, 48)
+    trained = jk.train_through(start, *data, levels=TRAINED)
+    if not (trained.status == jk.Status.CONVERGED).all():
+        raise ValueError(f"{run.name} did not reach {TRAINED[-1]:g}: status {trained.status}")
+    handed = jax.tree.map(lambda leaf: leaf[TRAINED.index(HANDED_OVER)], trained.params)
+    limit = kkt.follow_flow(handed, *data, start=HANDED_OVER, levels=FOLLOWED, step=STEP)
+    stacks = {"trained": trained.params, "followed": limit.params}
+    levels = {"trained": np.asarray(TRAINED), "followed": np.asarray(FOLLOWED)}
+    parts = []
+    for way, stack in stacks.items():
+        values = measured_all(stack, data, kink_tolerance, budget)
+        parts.append(_part(values, way, levels[way]))
+    at = {
+        jk.training.TARGET: jax.tree.map(lambda leaf: leaf[3], trained.params),
+        FOLLOWED[-1]: jax.tree.map(lambda leaf: leaf[-1], limit.params),
+    }
+    end = at[FOLLOWED[-1]]
+    for way, level in POLISHED.items():
+        found = kkt.polish(at[level], *data)
+        values = measured_all(
+            jax.tree.map(lambda leaf: leaf[None], found.params),
+            data,
+            1e-6,
+            (run.width, run.samples),
+        )
+        extra = {
+            "angle": np.array([found.angle], float),
+            "angle_to_end": np.array([angle(found.params, end)]),
+            "live": np.array([found.live], float),
+            "polish_status": np.array([found.status], float),
+        }
+        parts.append(_part({**values, **extra}, way, np.array([level])))
+    return xr.concat(parts, "way", join="outer")
+
+
+def _log_s(level: float) -> float:
+    """log(-log L), rounded so that it can be looked up."""
+    return round(float(np.log(-level)), 6)
+
+
+def _part(values: dict[str, Any], way: str, levels: np.ndarray) -> xr.Dataset:
+    arrays = {name: ("log_s", np.asarray(value, float)) for name, value in values.items()}
+    coordinates = {"log_s": [_log_s(level) for level in levels], "way": way}
+    return xr.Dataset(arrays, coords=coordinates)
+
+
+def study(runs: Sequence[jk.Run], kink_tolerance: float, progress: bool) -> xr.Dataset:
+    """All runs, one a core, over way, log s, samples, width, init_scale and seed."""
+    mode = settings()
+
+    def one(run: jk.Run) -> xr.Dataset:
+        with using(mode):
+            found = follow(run, kink_tolerance)
+        names = ("samples", "width", "init_scale", "seed")
+        return found.expand_dims({name: [getattr(run, name)] for name in names})
+
+    with ThreadPoolExecutor(cores()) as pool:
+        done = list(tqdm(pool.map(one, runs), total=len(runs), disable=not progress, unit="run"))
+    return xr.combine_by_coords(done)  # type: ignore[return-value]
+
+
+def figure(results: xr.Dataset, out: Path) -> list[Path]:
+    """Residuals, normalized margin, slackness and c against log s, for each width and scale."""
+    samples = results.samples.values[len(results.samples) // 2]
+    shown = results.sel(samples=samples).mean("seed")
+    panels = (
+        ("residual_one_sided", r"residual, $\sigma'(0) = 0$"),
+        ("residual_clarke", "residual, Clarke"),
+        ("slackness", "slackness"),
+        ("normalized_margin", "normalized margin"),
+        ("flip_size_exact", "flip size $c$"),
+    )
+    lines = ("-", "--", ":")
+    with plt.style.context(plotting.STYLE):
+        drawn, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.6))
+        for ax, (variable, label) in zip(axes, panels, strict=True):
+            for (i, width), (j, scale) in product(
+                enumerate(shown.width.values), enumerate(shown.init_scale.values)
+            ):
+                part = shown[variable].sel(width=width, init_scale=scale)
+                for way in ("trained", "followed"):
+                    line = part.sel(way=way).dropna("log_s")
+                    ax.plot(
+                        line.log_s / np.log(10),
+                        line,
+                        color=f"C{i}",
+                        linestyle=lines[j % len(lines)],
+                        marker="o" if way == "trained" else "x",
+                        markersize=3,
+                        label=f"k = {width}, scale {scale:g}" if way == "trained" else None,
+                    )
+                if variable in ("normalized_margin", "flip_size_exact"):
+                    end = part.sel(way="polished at the end").dropna("log_s")
+                    ax.plot(end.log_s / np.log(10), end, color=f"C{i}", marker="*", markersize=9)
+            if "residual" in variable or variable == "slackness":
+                ax.set_yscale("log")
+            ax.set_xlabel(r"$\log_{10}(-\log L)$")
+            ax.set_title(label)
+        axes[0].legend(fontsize="x-small")
+        drawn.suptitle(f"m = {samples} (o trained, x followed, * polished at the end)")
+        return plotting.save(drawn, out / "kkt_points")
+
+
+def tables(results: xr.Dataset) -> str:
+    """Means over seeds and scales, by samples, width and level; then the findings."""
+    lines = [
+        "| m | k | log L | residual, one-sided | residual, Clarke | slackness | normalized margin "
+        "| c |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    names = ("residual_one_sided", "residual_clarke", "slackness", "normalized_margin")
+    for m, k in product(results.samples.values, results.width.values):
+        here = results.sel(samples=m, width=k)
+        rows = [
+            ("trained", jk.training.TARGET),
+            ("trained", -1e3),
+            ("trained", -1e5),
+            ("followed", -1e10),
+            ("followed", -1e100),
+            *POLISHED.items(),
+        ]
+        for way, level in rows:
+            part = here.sel(way=way, log_s=_log_s(level))
+            means = [float(part[name].mean()) for name in names]
+            c = part.flip_size_exact.mean(("seed", "init_scale"))
+            shown = " | ".join(f"{value:.2g}" for value in means[:3])
+            name = f"{level:g}" if way in ("trained", "followed") else way
+            lines.append(f"| {m} | {k} | {name} | {shown} | {means[3]:.4f} | {float(c):.3f} |")
+    return "\n".join([*lines, "", *findings(results)]) + "\n"
+
+
+def findings(results: xr.Dataset) -> list[str]:
+    """The study's questions, answered in numbers over all runs."""
+    c = results.flip_size_exact
+
+    def at(way: str, level: float) -> xr.DataArray:
+        return c.sel(way=way, log_s=_log_s(level))
+
+    early, late = at("trained", jk.training.TARGET), at("followed", FOLLOWED[-1])
+    first, second = (at(way, level) for way, level in POLISHED.items())
+    margins = [
+        results.normalized_margin.sel(way=way, log_s=_log_s(level))
+        for way, level in POLISHED.items()
+    ]
+    apart = results.angle_to_end.sel(way="polished at 1e-30")
+    near = results.angle_to_end.sel(way="polished at the end")
+
+    def change(a: xr.DataArray, b: xr.DataArray) -> str:
+        ratio = np.ravel(a / b - 1)
+        ratio = ratio[np.isfinite(ratio)]
+        return f"{np.mean(ratio):+.1%} on average ({ratio.min():+.1%} to {ratio.max():+.1%})"
+
+    polished = results.polish_status
+    good = (
+        (results.residual_clarke <= 1e-6)
+        & (results.slackness.where(polished == 0) <= 1e-6)
+        & (polished == 0)
+    )
+    return [
+        f"- c at a loss of 1e-30 against c at the end of the flow: {change(early, late)}.",
+        f"- c at a loss of 1e-30 against c of the network polished from there: "
+        f"{change(early, first)}.",
+        f"- c polished at 1e-30 against c polished at the end: {change(first, second)}; normalized "
+        f"margins: {change(margins[0], margins[1])}.",
+        f"- angle to the end of the flow: polished at 1e-30 {float(apart.mean()):.2f}, polished at "
+        f"the end {float(near.mean()):.3f} radians.",
+        f"- polished networks with residual and slackness at most 1e-6: {int(good.sum())} of "
+        f"{int((polished >= 0).sum())}.",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    grid = dict(PRESETS[options.preset])
+    grid |= {
+        name: value
+        for name in ("d", "samples", "width", "seeds")
+        if (value := getattr(options, name)) is not None
+    }
+    out = options.out or Path("results") / f"kkt-{options.preset}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        runs = jk.grid(
+            d=(grid["d"],),
+            samples=grid["samples"],
+            width=grid["width"],
+            seed=range(grid["seeds"]),
+            init_scale=options.init_scale,
+        )
+        results = study(runs, options.kink_tolerance, not options.quiet)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    results.attrs = {"d": grid["d"], "kink_tolerance": options.kink_tolerance}
+    save(results, out / "results.nc")
+    (out / "tables.md").write_text(tables(results))
+    paths = [*figure(results, out), out / "results.nc", out / "tables.md"]
+    print(tables(results))
+    print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,595 @@
+"""Certificates against closed forms, an independent solver, and what must not change them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import kkt_cases
+import numpy as np
+import pytest
+import scipy.optimize
+from cases import assert_close, lane, problem, stacked
+
+from jaxkkt import datasets, networks, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.kkt import CertificateStatus, certificate, kinks, multipliers
+from jaxkkt.kkt.certificate import _certificate
+from jaxkkt.networks import Params
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+# What is left open when the solver ends, 1e-15 of |theta|^2, moves a residual of 0 to at most its
+# root, 3e-8, and a residual r by 1e-15 / r.
+ZERO = 1e-7
+TIGHT = 1e-12
+# Multipliers move by as much as the residual, over the smallest singular value of the g_i.
+LOOSE = 1e-6
+NEAR = 0.05
+# What `certificate` makes room for at this tolerance, in the trained network below.
+ROOM = (12, 2)
+
+OBTUSE = np.array([2.0, 1.0, -0.5]), np.array([-1.5, -0.5, 1.0])
+ACUTE = np.array([2.0, 1.0, -0.5]), np.array([0.3, 0.2, 1.0])
+with jax.enable_x64(True):
+    DERIVED = {
+        "obtuse": kkt_cases.two_samples(*OBTUSE),
+        "opposite": kkt_cases.two_samples(OBTUSE[0], -OBTUSE[0]),
+        "opposite, near": kkt_cases.two_samples(0.3 * OBTUSE[0], -0.3 * OBTUSE[0]),
+        "acute": kkt_cases.two_samples(*ACUTE),
+        "3 orthogonal to 2": kkt_cases.orthogonal(3, 2, 2.0),
+        "4 orthogonal to 1": kkt_cases.orthogonal(4, 1, 1.3),
+    }
+
+
+def scaled(params, c):
+    return Params(*(c * leaf for leaf in params))
+
+
+def numbers(found):
+    """All that is one number, or one a neuron, but the smallest margin and the status."""
+    sides = [side[2:] for side in (found.one_sided, found.clarke)]
+    return *sides[0], *sides[1], found.kinks, found.normalized_margin
+
+
+def direct(params, data, side):
+    """The residual of given multipliers and slopes, squared, from the definition."""
+    theta = kkt_cases.at_margin_one(params, *data)
+    pulls = kkt_cases.gradients(theta, *data, np.asarray(side.slopes))
+    rest = kkt_cases.vector(theta) - np.asarray(side.multipliers) @ pulls
+    return rest @ rest / (kkt_cases.vector(theta) @ kkt_cases.vector(theta))
+
+
+def reference(params, data, free):
+    """The least residual, squared, by NNLS over the corners of each sample's box of slopes."""
+    theta = kkt_cases.at_margin_one(params, *data)
+    w, b, _ = kkt_cases.arrays(theta)
+    fixed = (data.x @ w.T + b > 0) & ~free
+    generators = []
+    for i, places in enumerate(map(np.flatnonzero, free)):
+        for corner in np.ndindex(*[2] * places.size):
+            slopes = fixed.astype(float)
+            slopes[i, places] = corner
+            generators.append(kkt_cases.gradients(theta, *data, slopes)[i])
+    _, distance = scipy.optimize.nnls(np.stack(generators, axis=1), kkt_cases.vector(theta))
+    return distance**2 / np.sum(kkt_cases.vector(theta) ** 2)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    with jax.enable_x64(True):
+        params, data = problem(6, 4, 12)
+        run = training.train(params, *data)
+        assert run.status == training.Status.CONVERGED
+        return run.params, Dataset(*map(np.asarray, data))
+
+
+@pytest.fixture(scope="module")
+def found(trained):
+    with jax.enable_x64(True):
+        return certificate(trained[0], *trained[1], kink_tolerance=NEAR)
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    """Labels are the network's own, after its output is moved by one neuron to have both signs."""
+    with jax.enable_x64(True):
+        params, data = problem(6, 4, 12)
+        params = Params(params.w.at[0].set(0), params.b.at[0].set(1), params.v.at[0].set(0))
+        outputs = jnp.sort(networks.apply(params, data.x))
+        params = params._replace(v=params.v.at[0].set(-(outputs[1] + outputs[2]) / 2))
+        return params, Dataset(data.x, jnp.sign(networks.apply(params, data.x)))
+
+
+# --- closed forms ---
+
+
+@pytest.mark.parametrize(("ratio", "turn"), [(1.0, 0.0), (3.0, 0.0), (1.0, 0.7), (0.4, 0.7)])
+def test_one_neuron_on_one_sample(ratio, turn):
+    """u = a g, v = b, cos(turn) = c between g and z = (x, 1), so that q = a b c |z| = 1.
+
+    y g_1 = (b z, a c |z|), of which theta has the inner product 2 q = 2: the best lambda is
+    2 / |g_1|^2 = 2 / (|z|^2 (b^2 + a^2 c^2)), and residual^2 = 1 - 4 / (|g_1|^2 |theta|^2). At
+    a = b, c = 1 this is the KKT point: lambda = 1/|z| as a b |z| = 1.
+    """
+    z, c = np.array([2.0, -0.5, 1.0]), np.cos(turn)
+    length = np.linalg.norm(z)
+    across = np.cross(z, [0.0, 0.0, 1.0])
+    g = c * z / length + np.sin(turn) * across / np.linalg.norm(across)
+    b = 1 / np.sqrt(ratio * c * length)
+    a = ratio * b
+    params = Params(jnp.array(a * g[None, :2]), jnp.array(a * g[2:]), jnp.array([b]))
+    # One class alone is refused where values can be looked at.
+    certify = jax.jit(partial(certificate, budget=(1, 1)))
+    got = certify(params, jnp.array(z[None, :2]), jnp.ones(1))
+    squared = length**2 * (b**2 + a**2 * c**2)
+    residual = np.sqrt(max(0, 1 - 4 / (squared * (a**2 + b**2))))
+    assert got.status == CertificateStatus.CERTIFIED
+    for side in (got.one_sided, got.clarke):
+        np.testing.assert_allclose(side.multipliers, [2 / squared], rtol=LOOSE)
+        np.testing.assert_allclose(side.residual, residual, rtol=TIGHT, atol=ZERO)
+        np.testing.assert_allclose(
+            side.epsilon, residual * np.hypot(a, b), rtol=TIGHT, atol=ZERO * np.hypot(a, b)
+        )
+    np.testing.assert_allclose(got.min_margin, 1, rtol=TIGHT)
+    np.testing.assert_allclose(got.normalized_margin, 1 / (a**2 + b**2), rtol=TIGHT)
+    np.testing.assert_allclose(got.balance, [abs(a**2 - b**2) / (a**2 + b**2)], atol=TIGHT)
+    if ratio == 1 and turn == 0:
+        np.testing.assert_allclose(got.clarke.multipliers, [1 / length], rtol=LOOSE)
+        assert got.clarke.residual < ZERO
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_networks_are_kkt_points(name):
+    case = DERIVED[name]
+    got = certificate(scaled(case.params, 2.3), case.x, case.y)
+    assert got.status == CertificateStatus.CERTIFIED
+    assert int(got.kinks) == np.sum((case.slopes > 0) & (case.slopes < 1))
+    np.testing.assert_allclose(got.min_margin, 2.3**2, rtol=TIGHT)
+    assert got.clarke.residual < ZERO
+    np.testing.assert_allclose(got.clarke.multipliers, case.multipliers, rtol=LOOSE)
+    np.testing.assert_allclose(got.clarke.slopes, case.slopes, atol=LOOSE)
+    np.testing.assert_allclose(got.one_sided.residual, case.one_sided, rtol=TIGHT, atol=ZERO)
+    np.testing.assert_array_equal(got.one_sided.slopes, case.slopes == 1)
+    assert got.balance.max() < TIGHT
+    assert got.clarke.slackness < TIGHT
+    # theta . y_i g_i = 2 q_i, so at a KKT point |theta|^2 = 2 sum_i lambda_i.
+    np.testing.assert_allclose(got.normalized_margin, 0.5 / case.multipliers.sum(), rtol=TIGHT)
+
+
+DIM, LABELS = 4, np.array([1.0, 1.0, -1.0, 1.0])
+VARDI = np.sqrt(DIM) * np.eye(DIM)
+
+
+def test_robust_network_of_vardi_is_no_kkt_point():
+    """Vardi et al. (2022), Section 5.1: w_j = 2 x_j/d, b_j = -1, v_j = y_j for x_j = sqrt(d) e_j.
+
+    Every neuron is active on its own sample alone, there with 1: q_j = 1, and
+    y_j g_j = ((x_j, 1), y_j). theta_j . y_j g_j = 2, |g_j|^2 = d + 2, |theta_j|^2 = 2 + 4/d, so
+    lambda_j = 2/(d + 2) and residual^2 = 1 - 4 / ((d + 2)(2 + 4/d)) = 1 - 2d/(d + 2)^2. The
+    neuron is out of balance by |u_j|^2 - v_j^2 = 4/d.
+    """
+    params = Params(jnp.array(2 * VARDI / DIM), -jnp.ones(DIM), jnp.array(LABELS))
+    got = certificate(params, VARDI, LABELS, budget=(DIM, DIM))
+    assert got.status == CertificateStatus.CERTIFIED
+    assert got.kinks == 0
+    residual = np.sqrt(1 - 2 * DIM / (DIM + 2) ** 2)
+    for side in (got.one_sided, got.clarke):
+        np.testing.assert_allclose(side.residual, residual, rtol=TIGHT)
+        np.testing.assert_allclose(side.multipliers, 2 / (DIM + 2), rtol=LOOSE)
+    np.testing.assert_allclose(got.balance, (4 / DIM) / (DIM * (2 + 4 / DIM)), rtol=TIGHT)
+    assert residual > 0.8
+
+
+def test_larger_margin_network_of_vardi_is_no_kkt_point():
+    """w_j = x_j/d, b_j = 0, v_j = y_j: q_j = 1, and all other samples are at kinks of neuron j.
+
+    |theta_j|^2 = 1 + 1/d. A sample of the same label at slope s would add s lambda_i (x_i, 1) to
+    what is too much over b_j already: s = 0. The n_j of other labels take s lambda_i = tau away:
+    over u_j, d (1/d - lambda)^2 + d n_j tau^2 + (lambda - n_j tau)^2 is least at
+    tau = lambda/(d + n_j), where the last two terms are r_j lambda^2, r_j = d/(d + n_j); without
+    kinks r_j = 1. With (1 - lambda)^2 over v_j the sum is
+    1 + 1/d - 4 lambda + (d + 1 + r_j) lambda^2: lambda_j = 2/(d + 1 + r_j), and
+    1 + 1/d - 4/(d + 1 + r_j) is left. No slope meets its bound of 1.
+    """
+    params = Params(jnp.array(VARDI / DIM), jnp.zeros(DIM), jnp.array(LABELS))
+    got = certificate(params, VARDI, LABELS, budget=(DIM, DIM))
+    assert got.status == CertificateStatus.CERTIFIED
+    assert got.kinks == DIM * (DIM - 1)
+    others = np.sum(LABELS[:, None] != LABELS, axis=0)
+    sizes = DIM * (1 + 1 / DIM)
+    for side, r in ((got.one_sided, np.ones(DIM)), (got.clarke, DIM / (DIM + others))):
+        lambdas = 2 / (DIM + 1 + r)
+        left = 1 + 1 / DIM - 4 / (DIM + 1 + r)
+        np.testing.assert_allclose(side.residual, np.sqrt(left.sum() / sizes), rtol=TIGHT)
+        np.testing.assert_allclose(side.multipliers, lambdas, rtol=LOOSE)
+    opposite = LABELS[:, None] != LABELS
+    slopes = opposite * (lambdas / (DIM + others))[None] / lambdas[:, None] + np.eye(DIM)
+    np.testing.assert_allclose(got.clarke.slopes, slopes, atol=LOOSE)
+    np.testing.assert_allclose(got.balance, (1 - 1 / DIM) / sizes, rtol=TIGHT)
+
+
+# --- kinks ---
+
+
+def test_kinks_are_relative_to_the_neuron_and_the_tolerance_is_the_callers():
+    """Neuron 1 is moved until its sine with z_2, before 0, is -1e-3; neuron 2 keeps its kink."""
+    case = DERIVED["acute"]
+    w, b, v = case.params
+    u, z = np.append(w[0], b[0]), np.append(case.x[1], 1)
+    size = np.linalg.norm(u)
+    u = np.sqrt(1 - 1e-6) * u - 1e-3 * size * z / np.linalg.norm(z)
+    # Every number of the first neuron is changed, but not its part in the outputs.
+    u, v = 7 * u, v.at[0].divide(7)
+    params = Params(w.at[0].set(u[:3]), b.at[0].set(u[3]), v)
+    x, y = jnp.array(case.x), jnp.array(case.y)
+    for tolerance, count in ((1.01e-3, 2), (0.99e-3, 1)):
+        at = kinks(params, x, y, tolerance)
+        np.testing.assert_array_equal(at, [[False, True], [count == 2, False]])
+        got = certificate(params, case.x, case.y, tolerance, budget=(2, 1))
+        assert got.kinks == count
+        assert got.status == CertificateStatus.CERTIFIED
+    none = kinks(params._replace(v=jnp.array([0.0, 1.0])), x, y, 1e-2)
+    np.testing.assert_array_equal(none, [[False, True], [False, False]])
+    padded = kinks(params, x, jnp.array([0.0, -1.0]), 1e-2)
+    np.testing.assert_array_equal(padded, [[False, False], [True, False]])
+
+
+def test_a_missed_kink_costs_what_its_slope_is_worth():
+    """With the kink the residual is of the size of the move, without of that of the slope."""
+    case = DERIVED["acute"]
+    w, b, v = case.params
+    step = 1e-3 * np.hypot(np.linalg.norm(w[0]), b[0])
+    z = np.append(case.x[1], 1) / np.linalg.norm(np.append(case.x[1], 1))
+    params = Params(w.at[0].add(-step * z[:3]), b.at[0].add(-step * z[3]), v)
+    theta = kkt_cases.at_margin_one(params, case.x, case.y)
+    seen = certificate(params, case.x, case.y, 1e-2, budget=(2, 1))
+    missed = certificate(params, case.x, case.y, 1e-4, budget=(2, 1))
+    pulls = kkt_cases.gradients(theta, case.x, case.y, case.slopes)
+    rest = kkt_cases.vector(theta) - case.multipliers @ pulls
+    worse = np.linalg.norm(rest) / np.linalg.norm(kkt_cases.vector(theta))
+    assert worse < 2e-3
+    assert ZERO < seen.clarke.residual <= worse
+    # The neurons part, and each holds v^2 + |u|^2 = 2 lambda_j of |theta|^2, up to the move.
+    share = case.multipliers[0] / case.multipliers.sum()
+    np.testing.assert_allclose(
+        missed.clarke.residual, np.sqrt(share) * case.one_sided, rtol=4e-3 / case.one_sided**2
+    )
+
+
+@pytest.mark.parametrize(("budget", "freed"), [((1, 3), True), ((2, 2), False), ((0, 0), False)])
+def test_a_budget_too_small_is_told_and_its_residual_holds(budget, freed):
+    """3 orthogonal to 2: the negative neuron has 3 kinks, the positive one 2.
+
+    Room for one neuron goes to the one with most kinks. The positive neuron is left with the share
+    a/(a + a') of r^2/(2 - r^2), a and a' being the weights v^2; the other's slopes, in which the
+    first one's smaller multipliers stand below, stay under 1, so the two do not meet.
+    """
+    case = DERIVED["3 orthogonal to 2"]
+    got = certificate(case.params, case.x, case.y, budget=budget)
+    assert got.status == CertificateStatus.STOPPED_EARLY
+    squared = float(got.clarke.residual) ** 2
+    data = Dataset(case.x, case.y)
+    np.testing.assert_allclose(direct(case.params, data, got.clarke), squared, rtol=1e-9)
+    # The network is a KKT point: the best residual is 0.
+    assert squared - got.clarke.gap <= 0
+    assert got.clarke.residual <= got.one_sided.residual * (1 + TIGHT)
+    if freed:
+        weights = np.asarray(case.params.v) ** 2
+        expected = np.sqrt(weights[0] / weights.sum()) * case.one_sided
+        np.testing.assert_allclose(got.clarke.residual, expected, rtol=TIGHT)
+    if budget == (0, 0):
+        for mine, other in zip(got.clarke, got.one_sided, strict=True):
+            if mine is not got.clarke.gap:
+                np.testing.assert_array_equal(mine, other)
+        assert got.one_sided.gap < TIGHT < got.clarke.gap
+
+
+def test_a_budget_with_room_for_all_kinks_certifies():
+    case = DERIVED["3 orthogonal to 2"]
+    for budget in ((2, 4), (200, 4), None):
+        got = certificate(case.params, case.x, case.y, budget=budget)
+        assert got.status == CertificateStatus.CERTIFIED
+        assert got.clarke.residual < ZERO
+
+
+def test_the_tolerance_of_the_gap_is_the_callers():
+    case = DERIVED["3 orthogonal to 2"]
+    short = certificate(case.params, case.x, case.y, budget=(1, 3))
+    assert short.status == CertificateStatus.STOPPED_EARLY
+    enough = certificate(
+        case.params, case.x, case.y, gap=1.01 * float(short.clarke.gap), budget=(1, 3)
+    )
+    assert enough.status == CertificateStatus.CERTIFIED
+    assert enough.clarke.gap == short.clarke.gap
+
+
+# --- an independent reference ---
+
+
+def test_residuals_equal_those_of_nnls(trained, found):
+    params, data = trained
+    assert found.status == CertificateStatus.CERTIFIED
+    at = kkt_cases.kinked(params, data.x, NEAR)
+    assert int(found.kinks) == at.sum() >= 10
+    for side, free in ((found.one_sided, np.zeros_like(at)), (found.clarke, at)):
+        best, squared = reference(params, data, free), float(side.residual) ** 2
+        np.testing.assert_allclose(squared, best, rtol=1e-9)
+        np.testing.assert_allclose(squared, direct(params, data, side), rtol=1e-9)
+        assert 0 <= side.gap < 1e-6
+        # NNLS stops at rounding.
+        assert best >= squared - side.gap - TIGHT
+    assert found.clarke.residual < 0.7 * found.one_sided.residual
+
+
+def test_slopes_are_those_of_relu_away_from_kinks(trained, found):
+    params, data = trained
+    at = kkt_cases.kinked(params, data.x, NEAR)
+    active = np.asarray(networks.preactivations(params, jnp.asarray(data.x))) > 0
+    np.testing.assert_array_equal(found.one_sided.slopes, active)
+    np.testing.assert_array_equal(np.asarray(found.clarke.slopes)[~at], active[~at])
+    free = np.asarray(found.clarke.slopes)[at]
+    assert free.min() >= 0
+    assert free.max() <= 1
+    assert np.any((free > 0.01) & (free < 0.99))
+
+
+@pytest.mark.parametrize("budget", [ROOM, (0, 0)])
+def test_no_multipliers_and_slopes_beat_the_gap(trained, budget):
+    params, data = trained
+    got = certificate(params, *data, kink_tolerance=NEAR, budget=budget)
+    at = kkt_cases.kinked(params, data.x, NEAR)
+    least = float(got.clarke.residual) ** 2 - float(got.clarke.gap)
+    assert least <= reference(params, data, at)
+    rng = np.random.default_rng(0)
+    lambdas, slopes = np.asarray(got.clarke.multipliers), np.asarray(got.clarke.slopes)
+    for size in np.repeat([1e-3, 1e-2, 0.1, 1.0], 50):
+        moved = lambdas + size * lambdas.max() * rng.normal(size=lambdas.shape)
+        bent = slopes + size * at * rng.normal(size=slopes.shape)
+        other = got.clarke._replace(multipliers=np.maximum(moved, 0), slopes=np.clip(bent, 0, 1))
+        assert direct(params, data, other) >= least
+    expected = CertificateStatus.CERTIFIED if budget == ROOM else CertificateStatus.STOPPED_EARLY
+    assert got.status == expected
+
+
+def test_where_nothing_bounds_the_residual_the_gap_is_infinite(untrained):
+    """At so large a tolerance slopes exist for which a y_i g_i makes an obtuse angle with theta."""
+    got = certificate(untrained[0], *untrained[1], kink_tolerance=0.9, budget=ROOM)
+    assert got.status == CertificateStatus.STOPPED_EARLY
+    assert got.clarke.gap == jnp.inf
+    assert got.one_sided.gap < 1e-6
+
+
+def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
+    theta = kkt_cases.at_margin_one(trained[0], *trained[1])
+    data = datasets.pad(Dataset(*map(jnp.asarray, trained[1])), 9, 4)
+    got = np.asarray(jax.jit(multipliers)(theta, *data))
+    np.testing.assert_allclose(got[:6], found.one_sided.multipliers, rtol=LOOSE, atol=LOOSE)
+    np.testing.assert_array_equal(got[6:], 0)
+
+
+# --- definitions ---
+
+
+def test_slackness_epsilon_and_delta_are_as_defined(trained, found):
+    params, data = trained
+    theta = kkt_cases.at_margin_one(params, *data)
+    q = kkt_cases.margins(theta, *data)
+    size = np.linalg.norm(kkt_cases.vector(theta))
+    for side in (found.one_sided, found.clarke):
+        lambdas = np.asarray(side.multipliers)
+        np.testing.assert_allclose(side.epsilon, side.residual * size, rtol=TIGHT)
+        np.testing.assert_allclose(side.delta, np.max(lambdas * (q - 1)), rtol=1e-9)
+        np.testing.assert_allclose(side.slackness, lambdas @ (q - 1) / lambdas.sum(), rtol=1e-9)
+        assert side.slackness > 1e-3
+    w, b, v = kkt_cases.arrays(theta)
+    balance = np.abs((w**2).sum(1) + b**2 - v**2) / size**2
+    np.testing.assert_allclose(found.balance, balance, rtol=1e-9, atol=TIGHT)
+    np.testing.assert_allclose(found.normalized_margin, 1 / size**2, rtol=TIGHT)
+    np.testing.assert_allclose(found.min_margin, kkt_cases.margins(params, *data).min(), rtol=TIGHT)
+
+
+# --- how the residual moves ---
+
+
+def test_the_residual_grows_with_the_distance_from_a_kkt_point():
+    case = DERIVED["3 orthogonal to 2"]
+    sizes = np.array([1e-5, 1e-4, 1e-3, 1e-2])
+    residuals = []
+    for size in sizes:
+        params = kkt_cases.disturbed(case.params, size)
+        got = certificate(params, case.x, case.y, kink_tolerance=0.1)
+        assert got.status == CertificateStatus.CERTIFIED
+        theta = kkt_cases.at_margin_one(params, case.x, case.y)
+        pulls = kkt_cases.gradients(theta, case.x, case.y, case.slopes)
+        rest = kkt_cases.vector(theta) - case.multipliers @ pulls
+        assert got.clarke.residual <= np.linalg.norm(rest) / np.linalg.norm(kkt_cases.vector(theta))
+        residuals.append(float(got.clarke.residual))
+    # To first order proportional to the disturbance; the second order is its square.
+    np.testing.assert_allclose(residuals[1:] / sizes[1:], residuals[0] / sizes[0], rtol=0.1)
+    assert residuals[0] > 0.1 * sizes[0]
+
+
+def test_an_untrained_network_is_far_from_a_kkt_point(untrained):
+    got = certificate(untrained[0], *untrained[1], budget=ROOM)
+    assert got.status == CertificateStatus.CERTIFIED
+    assert got.clarke.residual > 0.3
+
+
+# --- what must not change the answer ---
+
+
+def test_permuted_samples_and_neurons(trained, found):
+    params, data = trained
+    order, neurons = np.array([3, 0, 5, 1, 4, 2]), np.random.default_rng(0).permutation(12)
+    shuffled = Params(*(leaf[neurons] for leaf in params))
+    got = certificate(shuffled, data.x[order], data.y[order], kink_tolerance=NEAR)
+    assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
+    np.testing.assert_allclose(got.balance, found.balance[neurons], rtol=1e-9, atol=TIGHT)
+    for side, before in ((got.one_sided, found.one_sided), (got.clarke, found.clarke)):
+        moved = before.multipliers[order]
+        np.testing.assert_allclose(side.multipliers, moved, rtol=LOOSE, atol=ZERO)
+
+
+def test_inputs_rotated_with_the_weights(trained, found):
+    params, data = trained
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0]
+    turned = params._replace(w=params.w @ turn)
+    got = certificate(turned, data.x @ turn, data.y, kink_tolerance=NEAR)
+    assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
+    np.testing.assert_allclose(got.balance, found.balance, rtol=1e-9, atol=TIGHT)
+
+
+@pytest.mark.parametrize("c", [37.0, 1e-4])
+def test_rescaled_parameters(trained, found, c):
+    params, data = trained
+    got = certificate(scaled(params, c), *data, kink_tolerance=NEAR)
+    assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
+    np.testing.assert_allclose(got.balance, found.balance, rtol=1e-9, atol=TIGHT)
+    lambdas = found.clarke.multipliers
+    np.testing.assert_allclose(got.clarke.multipliers, lambdas, rtol=LOOSE, atol=ZERO)
+    np.testing.assert_allclose(got.min_margin, c**2 * found.min_margin, rtol=TIGHT)
+
+
+def test_flipped_labels_with_flipped_outputs(trained, found):
+    params, data = trained
+    got = certificate(params._replace(v=-params.v), data.x, -data.y, kink_tolerance=NEAR)
+    assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
+
+
+def test_padding_is_inert(trained, found):
+    params, data = trained
+    wide = networks.pad(params, 16, 7)
+    padded = datasets.pad(Dataset(*map(jnp.asarray, data)), 9, 7)
+    certify = jax.jit(partial(certificate, kink_tolerance=NEAR, budget=ROOM))
+    got = certify(wide, *padded)
+    assert got.status == CertificateStatus.CERTIFIED
+    # Padded samples take part in the steps of the solver, whose answers then agree to its own
+    # error: 1e-15 of |theta|^2 in residuals of 0.1 and more; multipliers and slackness to its root.
+    for side, before in ((got.one_sided, found.one_sided), (got.clarke, found.clarke)):
+        np.testing.assert_allclose(side.residual, before.residual, rtol=1e-9)
+        np.testing.assert_allclose(side.epsilon, before.epsilon, rtol=1e-9)
+        np.testing.assert_allclose(side.multipliers[:6], before.multipliers, rtol=LOOSE, atol=ZERO)
+        np.testing.assert_allclose(side.slackness, before.slackness, rtol=LOOSE)
+        np.testing.assert_allclose(side.delta, before.delta, rtol=LOOSE)
+        np.testing.assert_array_equal(side.multipliers[6:], 0)
+        assert side.gap < 1e-6
+    assert int(got.kinks) == int(found.kinks)
+    np.testing.assert_allclose(got.min_margin, found.min_margin, rtol=TIGHT)
+    np.testing.assert_allclose(got.normalized_margin, found.normalized_margin, rtol=TIGHT)
+    np.testing.assert_allclose(got.balance[:12], found.balance, rtol=1e-9, atol=TIGHT)
+    np.testing.assert_array_equal(got.balance[12:], 0)
+
+
+def test_repeated_samples_share_their_multipliers(trained):
+    """The Gram matrix is singular, and the residual that of the samples without the copy."""
+    params, data = trained
+    x, y = data.x.copy(), data.y.copy()
+    x[3], y[3] = x[4], y[4]
+    got = certificate(params, x, y, kink_tolerance=NEAR, budget=ROOM)
+    assert got.status == CertificateStatus.CERTIFIED
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
+    alone = Dataset(np.delete(x, 3, 0), np.delete(y, 3))
+    at = kkt_cases.kinked(params, alone.x, NEAR)
+    np.testing.assert_allclose(got.clarke.residual**2, reference(params, alone, at), rtol=1e-9)
+
+
+# --- transformations and precision ---
+
+
+def test_other_tolerances_do_not_recompile(trained, found):
+    before = _certificate._cache_size()
+    for tolerance, gap in ((NEAR, 1e-3), (0.04, 1e-6)):
+        certificate(trained[0], *trained[1], kink_tolerance=tolerance, gap=gap, budget=ROOM)
+    assert _certificate._cache_size() == before
+
+
+def test_callers_of_32_bits_get_the_numbers_of_64(trained):
+    narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), trained)
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), narrow)
+    expected = certificate(wide[0], *wide[1], kink_tolerance=NEAR, budget=ROOM)
+    with jax.enable_x64(False):
+        params, data = jax.tree.map(jnp.asarray, narrow)
+        got = certificate(params, *data, kink_tolerance=NEAR, budget=ROOM)
+        jitted = jax.jit(partial(certificate, kink_tolerance=NEAR, budget=ROOM))(params, *data)
+    for result in (got, jitted):
+        floating = {leaf.dtype for leaf in jax.tree.leaves((result.one_sided, result.clarke))}
+        assert floating | {result.min_margin.dtype, result.balance.dtype} == {np.dtype("float32")}
+        assert result.status.dtype == result.kinks.dtype == np.dtype("int32")
+        assert_close(result, expected, rtol=1e-5, atol=1e-6)
+
+
+# --- what is refused, and what is told ---
+
+
+def test_vmapped_equals_looped_and_bad_lanes_do_not_spoil_good_ones(trained, untrained):
+    good, data = trained
+    assert data.y[0] != data.y[3]
+    same_point = data._replace(x=np.concatenate([data.x[3:4], data.x[1:]]))
+    lanes = {
+        CertificateStatus.CERTIFIED: [trained, untrained],
+        CertificateStatus.INFEASIBLE: [
+            (good._replace(v=-good.v), data),
+            (scaled(good, 0.0), data),
+            (good, same_point),
+        ],
+        CertificateStatus.NON_FINITE: [
+            (good._replace(w=good.w.at[3, 1].set(jnp.nan)), data),
+            (good._replace(v=good.v.at[2].set(jnp.inf)), data),
+            (good, data._replace(x=np.where(np.arange(4) == 2, np.nan, data.x))),
+        ],
+    }
+    statuses = [status for status, cases in lanes.items() for _ in cases]
+    batch = stacked(*(case for cases in lanes.values() for case in cases))
+    certify = partial(certificate, kink_tolerance=NEAR, budget=ROOM)
+    got = jax.jit(jax.vmap(lambda params, data: certify(params, *data)))(*batch)
+    assert got.status.tolist() == statuses
+    for i, status in enumerate(statuses):
+        for leaf in jax.tree.leaves((lane(got.one_sided, i), lane(got.clarke, i))):
+            assert np.all(np.isnan(leaf) == (status != CertificateStatus.CERTIFIED))
+    for i, (params, data) in enumerate((trained, untrained)):
+        alone = certify(params, *data)
+        assert_close(lane(got, i), alone, rtol=LOOSE, atol=ZERO)
+    assert got.clarke.residual[1] > 2 * got.clarke.residual[0]
+    largest = kkt_cases.margins(good, *trained[1]).max()
+    np.testing.assert_allclose(got.min_margin[2], -largest, rtol=TIGHT)
+    assert got.min_margin[3] == 0
+    assert got.min_margin[4] < 0
+
+
+def test_eager_statuses(trained):
+    good, data = trained
+    wrong = certificate(good, data.x, -data.y)
+    assert wrong.status == CertificateStatus.INFEASIBLE
+    assert jnp.isnan(wrong.clarke.residual)
+    broken = certificate(good._replace(b=good.b.at[0].set(jnp.nan)), *data)
+    assert broken.status == CertificateStatus.NON_FINITE
+    assert jnp.isnan(broken.clarke.residual)
+
+
+def test_every_status_has_a_sentence():
+    sentences = {status.describe() for status in CertificateStatus}
+    assert len(sentences) == len(CertificateStatus) == 4
+    assert "raise the budget" in CertificateStatus.STOPPED_EARLY.describe()
+    assert "train the network until it classifies all" in CertificateStatus.INFEASIBLE.describe()
+
+
+def test_bad_arguments_are_refused(unchecked):
+    case = DERIVED["acute"]
+    arguments = case.params, case.x, case.y
+    with pytest.raises(ValueError, match="both labels must occur"):
+        certificate(case.params, case.x, np.ones(2))
+    with pytest.raises(ValueError, match="x must be finite"):
+        certificate(case.params, case.x * np.nan, case.y)
+    with pytest.raises(ValueError, match=r"dimension 2 needs w \(k, 2\).* got w \(2, 3\)"):
+        certificate(case.params, case.x[:, :2], case.y)
+    with pytest.raises(ValueError, match=r"one label per sample, shape \(2,\), got \(1,\)"):
+        certificate(case.params, case.x, case.y[:1])
+    for tolerance in (-1e-9, 1.0, np.nan):
+        with pytest.raises(ValueError, match=r"kink_tolerance must be in \[0, 1\), got"):
+            certificate(*arguments, kink_tolerance=tolerance)
+    for gap in (0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match="gap must be between 0 and 1, got"):
+            certificate(*arguments, gap=gap)
+    for budget in ((-1, 2), (1, -2), (1,), (1, 2, 3)):
+        with pytest.raises(ValueError, match=r"budget must be two counts \(neurons, kinks"):
+            certificate(*arguments, budget=budget)

@@ -1,0 +1,402 @@
+"""Polished networks against the KKT conditions, closed forms, another solver, and symmetries."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import kkt_cases
+import numpy as np
+import pytest
+import scipy.optimize
+from cases import problem, stacked
+
+from jaxkkt import datasets, networks, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.kkt import CertificateStatus, Polished, PolishStatus, certificate, polish
+from jaxkkt.networks import Params
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+# Polish ends where what should vanish sums to 1e-10 of |theta|^2 / 2: so near is |theta|^2 to that
+# of the KKT point, and directions to its root.
+NEAR, ROOT = 1e-9, 1e-5
+SIZES = {"d > m": (12, 20, 40), "m > d": (25, 10, 60)}
+# Room for all kinks of live neurons.
+ROOM = {"d > m": (16, 12), "m > d": (40, 16)}
+
+certify = partial(certificate, kink_tolerance=1e-6)
+
+
+class Case(NamedTuple):
+    name: str
+    before: Params
+    data: Dataset
+    polished: Polished
+    certificate: Any
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Made when asked for, once."""
+    made = {}
+
+    def case(name):
+        if name not in made:
+            with jax.enable_x64(True):
+                params, data = problem(*SIZES[name])
+                before = training.train(params, *data).params
+                polished = polish(before, *data)
+                found = certify(polished.params, *data, budget=ROOM[name])
+                made[name] = Case(name, before, data, polished, found)
+        return made[name]
+
+    return case
+
+
+@pytest.fixture(params=SIZES)
+def case(request, cases):
+    return cases(request.param)
+
+
+@pytest.fixture
+def wide(cases):
+    return cases("d > m")
+
+
+def live(params, data):
+    w, b, v = kkt_cases.arrays(params)
+    return int(np.sum(np.any(np.asarray(data.x) @ w.T + b > 0, axis=0) & (v != 0)))
+
+
+def merged(params):
+    """sum_j sign(v_j) u_j u_j^T: how neurons of one direction share their weight is left open."""
+    w, b, v = kkt_cases.arrays(params)
+    u = np.concatenate([w, b[:, None]], axis=1)
+    return (u.T * np.sign(v)) @ u
+
+
+def assert_kkt(found):
+    """`found` is the certificate of what came out."""
+    assert found.status == CertificateStatus.CERTIFIED
+    assert found.clarke.residual <= 1e-6
+    assert found.clarke.slackness <= 1e-6
+    assert found.min_margin >= 1
+    assert found.balance.max() < 1e-12
+
+
+# --- what comes out ---
+
+
+def test_polished_networks_are_kkt_points(case):
+    polished, found = case.polished, case.certificate
+    assert polished.status == PolishStatus.POLISHED
+    assert_kkt(found)
+    # The kinks are what makes it one.
+    assert found.kinks > 0
+    assert found.one_sided.residual > 0.01
+    q = np.asarray(networks.margins(polished.params, *case.data))
+    assert q.min() >= 1
+    lambdas = np.asarray(found.clarke.multipliers)
+    off = q > 1 + 1e-6
+    assert off.any() == (case.name == "m > d")
+    # The certificate's own error, the root of 1e-15 of |theta|^2.
+    assert np.all(lambdas[off] < 1e-7 * lambdas.max())
+    assert lambdas[~off].min() > 1e-3 * lambdas.max()
+
+
+def test_the_numbers_that_come_with_a_polish_are_as_defined(case):
+    polished, data = case.polished, case.data
+    for params, margin, count in (
+        (case.before, polished.normalized_margin_before, polished.live_before),
+        (polished.params, polished.normalized_margin, polished.live),
+    ):
+        squared = np.sum(kkt_cases.vector(params) ** 2)
+        least = kkt_cases.margins(params, *map(np.asarray, data)).min()
+        np.testing.assert_allclose(margin, least / squared, rtol=1e-12)
+        assert int(count) == live(params, data)
+    a, b = kkt_cases.vector(case.before), kkt_cases.vector(polished.params)
+    cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    np.testing.assert_allclose(polished.angle, np.arccos(cosine), rtol=1e-12)
+    assert 0 < polished.steps < 100
+
+
+def test_polish_descends_among_networks_with_the_same_signs(case):
+    polished, data = case.polished, case.data
+    assert polished.normalized_margin > 1.01 * polished.normalized_margin_before
+    start = kkt_cases.at_margin_one(case.before, *map(np.asarray, data))
+    norms = [np.sum(kkt_cases.vector(params) ** 2) for params in (polished.params, start)]
+    assert norms[0] < 0.99 * norms[1]
+    signs = np.sign(polished.params.v) * np.sign(case.before.v)
+    assert set(signs.tolist()) == {0.0, 1.0}
+    assert int(polished.live) == np.sum(signs > 0) < int(polished.live_before)
+    # Whoever does not take part is zero throughout.
+    dead = np.asarray(polished.params.v) == 0
+    assert np.all(np.asarray(polished.params.w)[dead] == 0)
+    assert np.all(np.asarray(polished.params.b)[dead] == 0)
+
+
+def test_no_network_nearby_is_smaller(case):
+    """To first order. Of second order is what moves of 1e-3 and 1e-4 may gain at a saddle."""
+    data = Dataset(*map(np.asarray, case.data))
+    size = np.sum(kkt_cases.vector(case.polished.params) ** 2)
+    start = kkt_cases.at_margin_one(case.before, *data)
+    toward = Params(*(a - b for a, b in zip(start, case.polished.params, strict=True)))
+    rng = np.random.default_rng(0)
+    for step in np.repeat([1e-4, 1e-3], 100):
+        moved = kkt_cases.disturbed(case.polished.params, step, rng.integers(2**31))
+        along = Params(
+            *(a + rng.choice([-step, step]) * t for a, t in zip(moved, toward, strict=True))
+        )
+        # Live neurons alone, each with u_j and v_j together: what keeps the balance.
+        stretch = 1 + step * jnp.asarray(rng.normal(size=moved.v.size))
+        u, b, v = case.polished.params
+        stretched = Params(u * stretch[:, None], b * stretch, v * stretch)
+        for params in (moved, along, stretched):
+            at_one = kkt_cases.at_margin_one(params, *data)
+            assert np.sum(kkt_cases.vector(at_one) ** 2) > size * (1 - step**2)
+
+
+def test_the_dual_has_the_same_value(case):
+    """With s_ij the slopes and z = (x, 1), p_j = sum_i lambda_i y_i sign(v_j) s_ij z_i.
+
+    With the signs, and tangents of own samples, as they are, sum_i lambda_i q_i is at most
+    sum_j h_j . p_j for h_j = |v_j| u_j. Where all |p_j| <= 1 and all q_i >= 1, that makes
+    sum_i lambda_i <= sum_j |h_j| <= |theta|^2 / 2, with equality where p_j is the direction of u_j.
+    """
+    params, side = case.polished.params, case.certificate.clarke
+    x, y = map(np.asarray, case.data)
+    lambdas, slopes = np.asarray(side.multipliers), np.asarray(side.slopes)
+    size = np.sum(kkt_cases.vector(params) ** 2) / 2
+    np.testing.assert_allclose(lambdas.sum(), size, rtol=1e-6)
+    lived = np.flatnonzero(np.asarray(params.v))
+    z = np.concatenate([x, np.ones((y.size, 1))], axis=1)
+    p = ((lambdas * y)[:, None] * slopes[:, lived] * np.sign(params.v)[lived]).T @ z
+    weights = np.asarray(params.v)[lived] ** 2
+    # |u_j - v_j p_j| is at most the residual's |theta|.
+    error = 1e-6 * np.sqrt(2 * size / weights)
+    assert np.all(np.abs(np.linalg.norm(p, axis=1) - 1) < error)
+
+
+def test_another_solver_finds_the_same_optimum():
+    """min sum_j |h_j| over h_j = a_j g_j, with own tangents and signs fixed, by SLSQP.
+
+    Own samples enter as h_j . z_i where the tangent is on, others as r_ij >= relu(h_j . z_i).
+    """
+    params, data = problem(6, 4, 12)
+    polished = polish(training.train(params, *data).params, *data)
+    assert polished.status == PolishStatus.POLISHED
+    w, b, v = kkt_cases.arrays(polished.params)
+    lived = np.flatnonzero(v)
+    x, y = map(np.asarray, data)
+    z = np.concatenate([x, np.ones((6, 1))], axis=1)
+    u = np.concatenate([w, b[:, None]], axis=1)[lived] * np.abs(v)[lived][:, None]
+    own = y[:, None] == np.sign(v)[lived]
+    on = own & (z @ u.T > 0)
+    n, d = u.shape
+    # Margins, r >= h . z, r >= 0, as rows over (h, r).
+    others = np.argwhere(~own)
+    rows = np.zeros((6, n * d + len(others)))
+    bends = np.zeros((len(others), rows.shape[1]))
+    for i, j in np.argwhere(on):
+        rows[i, j * d : (j + 1) * d] = z[i]
+    for place, (i, j) in enumerate(others):
+        rows[i, n * d + place] = -1
+        bends[place, j * d : (j + 1) * d] = -z[i]
+        bends[place, n * d + place] = 1
+    matrix = np.concatenate([rows, bends])
+    least = np.concatenate([np.ones(6), np.zeros(len(others))])
+    rng = np.random.default_rng(0)
+    start = (u * rng.uniform(0.5, 3, size=(n, 1)) + 0.1 * rng.normal(size=u.shape)).ravel()
+    start = np.concatenate([start, np.maximum(-bends[:, : n * d] @ start, 0)])
+
+    def value(h):
+        return np.linalg.norm(h[: n * d].reshape(n, d), axis=1).sum()
+
+    def slope(h):
+        h = h[: n * d].reshape(n, d)
+        unit = h / np.linalg.norm(h, axis=1, keepdims=True)
+        return np.concatenate([unit.ravel(), np.zeros(len(others))])
+
+    found = scipy.optimize.minimize(
+        value,
+        start,
+        jac=slope,
+        method="SLSQP",
+        bounds=[(None, None)] * (n * d) + [(0, None)] * len(others),
+        constraints={"type": "ineq", "fun": lambda h: matrix @ h - least, "jac": lambda h: matrix},
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    assert found.success
+    np.testing.assert_allclose(found.fun, 0.5 / float(polished.normalized_margin), rtol=1e-6)
+
+
+# --- closed forms ---
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.1])
+@pytest.mark.parametrize("name", ["opposite", "acute", "3 orthogonal to 2", "4 orthogonal to 1"])
+def test_a_disturbed_kkt_network_is_polished_back(name, size):
+    """The one neuron of each sign has the normalized margin 1 / (2 sum_i lambda_i)."""
+    x = np.array([2.0, 1.0, -0.5])
+    derived = {
+        "opposite": partial(kkt_cases.two_samples, x, -x),
+        "acute": partial(kkt_cases.two_samples, x, np.array([0.3, 0.2, 1.0])),
+        "3 orthogonal to 2": partial(kkt_cases.orthogonal, 3, 2, 2.0),
+        "4 orthogonal to 1": partial(kkt_cases.orthogonal, 4, 1, 1.3),
+    }[name]()
+    params = kkt_cases.disturbed(derived.params, size)
+    got = polish(params, derived.x, derived.y)
+    assert got.status == PolishStatus.POLISHED
+    best = 0.5 / derived.multipliers.sum()
+    assert got.normalized_margin_before < best * (1 - size**2)
+    np.testing.assert_allclose(got.normalized_margin, best, rtol=NEAR)
+    np.testing.assert_allclose(
+        kkt_cases.vector(got.params), kkt_cases.vector(derived.params), atol=ROOT
+    )
+
+
+# --- what must not change the answer ---
+
+
+def test_a_polished_network_polished_again_stays(case):
+    again = polish(case.polished.params, *case.data)
+    assert again.status == PolishStatus.POLISHED
+    np.testing.assert_allclose(again.normalized_margin, case.polished.normalized_margin, rtol=1e-8)
+
+
+def test_neurons_without_an_output_have_no_sign_and_stay_zero(case):
+    again = polish(case.polished.params, *case.data)
+    dead = np.asarray(case.polished.params.v) == 0
+    assert dead.any()
+    assert np.all(np.asarray(again.params.v)[dead] == 0)
+    assert again.live <= again.live_before
+
+
+def test_permuted_samples_and_neurons(wide):
+    rng = np.random.default_rng(0)
+    order, neurons = rng.permutation(12), rng.permutation(40)
+    shuffled = Params(*(leaf[neurons] for leaf in wide.before))
+    got = polish(shuffled, wide.data.x[order], wide.data.y[order])
+    assert got.status == PolishStatus.POLISHED
+    np.testing.assert_allclose(got.normalized_margin, wide.polished.normalized_margin, rtol=NEAR)
+    np.testing.assert_allclose(merged(got.params), merged(wide.polished.params), atol=ROOT)
+
+
+@pytest.mark.parametrize("c", [50.0, 1e-3])
+def test_rescaled_parameters(wide, c):
+    got = polish(Params(*(c * leaf for leaf in wide.before)), *wide.data)
+    for leaf, before in zip(got.params, wide.polished.params, strict=True):
+        np.testing.assert_allclose(leaf, before, atol=ROOT)
+    np.testing.assert_allclose(got.angle, wide.polished.angle, rtol=ROOT)
+
+
+def test_inputs_rotated_with_the_weights(wide):
+    turn = jnp.asarray(np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0])
+    got = polish(wide.before._replace(w=wide.before.w @ turn), wide.data.x @ turn, wide.data.y)
+    np.testing.assert_allclose(got.normalized_margin, wide.polished.normalized_margin, rtol=NEAR)
+    np.testing.assert_allclose(got.params.w @ turn.T, wide.polished.params.w, atol=ROOT)
+
+
+def test_padded_and_vmapped_equals_looped(cases):
+    """Lanes of two sizes, padded in samples, neurons and coordinates, and two that fail."""
+    both = [cases(name) for name in SIZES]
+    first = both[0].before
+    networks_of = [case.before for case in both]
+    networks_of += [first._replace(v=-first.v), first._replace(b=first.b.at[2].set(jnp.nan))]
+    data_of = [case.data for case in both] + [both[0].data] * 2
+    wide = stacked(*(networks.pad(params, 62, 20) for params in networks_of))
+    data = stacked(*(datasets.pad(data, 27, 20) for data in data_of))
+    got = jax.jit(jax.vmap(lambda params, data: polish(params, *data)))(wide, data)
+    assert got.status.tolist() == [
+        PolishStatus.POLISHED,
+        PolishStatus.POLISHED,
+        PolishStatus.INFEASIBLE,
+        PolishStatus.NON_FINITE,
+    ]
+    assert jnp.isnan(got.normalized_margin[2:]).all()
+    assert got.steps[0] != got.steps[1]
+    for i, case in enumerate(both):
+        d, k = case.data.x.shape[1], case.before.v.size
+        np.testing.assert_allclose(
+            got.normalized_margin[i], case.polished.normalized_margin, rtol=NEAR
+        )
+        np.testing.assert_allclose(
+            got.normalized_margin_before[i], case.polished.normalized_margin_before, rtol=1e-12
+        )
+        assert got.live_before[i] == case.polished.live_before
+        padding = [got.params.w[i, k:], got.params.w[i, :, d:], got.params.v[i, k:]]
+        assert all(np.all(part == 0) for part in padding)
+        solo = Params(got.params.w[i, :k, :d], got.params.b[i, :k], got.params.v[i, :k])
+        np.testing.assert_allclose(merged(solo), merged(case.polished.params), atol=ROOT)
+        assert_kkt(certify(solo, *case.data, budget=ROOM[case.name]))
+
+
+def test_callers_of_32_bits_get_the_numbers_of_64(wide):
+    narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (wide.before, wide.data))
+    params, data = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), narrow)
+    expected = polish(params, *data)
+    with jax.enable_x64(False):
+        params, data = jax.tree.map(jnp.asarray, narrow)
+        got = polish(params, *data)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(got)} == {"float32", "int32"}
+    assert got.status == expected.status == PolishStatus.POLISHED
+    for name in ("normalized_margin", "normalized_margin_before", "angle"):
+        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), rtol=1e-6)
+    for leaf, wanted in zip(got.params, expected.params, strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=1e-6)
+
+
+# --- limits ---
+
+
+def test_few_working_neurons_end_at_a_kkt_point_of_their_own(wide):
+    got = polish(wide.before, *wide.data, working=8)
+    assert got.status == PolishStatus.POLISHED
+    assert 2 <= got.live <= 8
+    assert_kkt(certify(got.params, *wide.data, budget=ROOM[wide.name]))
+    assert got.normalized_margin > got.normalized_margin_before
+
+
+def test_too_few_steps_are_told(wide):
+    got = polish(wide.before, *wide.data, max_steps=1)
+    assert got.status == PolishStatus.STOPPED_EARLY
+    assert got.steps == 1
+    assert wide.polished.steps > 1
+
+
+def test_networks_that_cannot_be_polished_are_told(wide):
+    for broken, status in (
+        (wide.before._replace(v=-wide.before.v), PolishStatus.INFEASIBLE),
+        (Params(*(0 * leaf for leaf in wide.before)), PolishStatus.INFEASIBLE),
+        (wide.before._replace(w=wide.before.w.at[0, 3].set(jnp.nan)), PolishStatus.NON_FINITE),
+        (wide.before._replace(v=wide.before.v.at[5].set(jnp.inf)), PolishStatus.NON_FINITE),
+    ):
+        got = polish(broken, *wide.data)
+        assert got.status == status
+        assert got.steps == 0
+        for value in (*got.params, got.angle, got.normalized_margin, got.normalized_margin_before):
+            assert jnp.isnan(value).all()
+
+
+def test_every_status_has_a_sentence():
+    assert len({status.describe() for status in PolishStatus}) == len(PolishStatus) == 4
+    assert "raise max_steps or working" in PolishStatus.STOPPED_EARLY.describe()
+    assert "train the network until it classifies all" in PolishStatus.INFEASIBLE.describe()
+
+
+def test_bad_arguments_are_refused(unchecked):
+    derived = kkt_cases.orthogonal(3, 2, 2.0)
+    params, x, y = derived[:3]
+    for name in ("working", "max_steps"):
+        for count in (0, -3):
+            with pytest.raises(ValueError, match=f"{name} must be at least 1, got {count}"):
+                polish(params, x, y, **{name: count})
+    with pytest.raises(ValueError, match="both labels must occur"):
+        polish(params, x, np.ones(5))
+    with pytest.raises(ValueError, match="x must be finite"):
+        polish(params, np.full_like(x, np.inf), y)
+    with pytest.raises(ValueError, match=r"dimension 4 needs w \(k, 4\).* got w \(2, 5\)"):
+        polish(params, x[:, :4], y)
+    with pytest.raises(ValueError, match=r"one label per sample, shape \(5,\), got \(4,\)"):
+        polish(params, x, y[:4])
