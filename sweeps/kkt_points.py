@@ -33,14 +33,16 @@ from jaxkkt.engine.draws import draw
 from jaxkkt.engine.results import save
 from jaxkkt.networks import Params
 
-TRAINED = (-3.0, -10.0, -30.0, jk.training.TARGET, -300.0, -1e3, -1e4, -1e5)
+TRAINED = (-10.0, -30.0, jk.training.TARGET, -300.0, -1e3, -1e4, -1e5)
 # From here on the flow is followed in log s; the levels below are those of its own steps.
 HANDED_OVER = -1e3
-FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e30, -1e50, -1e100)
+FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e50)
 # Of log s; halving it moves normalized margins by less than 1e-3.
 STEP = 0.05
-POLISHED = {"polished at 1e-30": jk.training.TARGET, "polished at the end": FOLLOWED[-1]}
-WAYS = ("trained", "followed", *POLISHED)
+START, END = jk.training.TARGET, FOLLOWED[-1]
+POLISHED = {"polished at 1e-30": START, "polished at the end": END}
+# Of residual and slackness at a polished network.
+TARGET = 1e-6
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"d": 100, "samples": (40,), "width": (50, 200, 1000), "seeds": 2},
     "full": {"d": 100, "samples": (10, 40, 100), "width": (50, 200, 1000), "seeds": 3},
@@ -97,9 +99,18 @@ def measured_all(
 
 
 def angle(a: Params, b: Params) -> float:
-    """Between two parameter vectors, in radians."""
-    left, right = (np.concatenate([np.ravel(leaf) for leaf in p]).astype(float) for p in (a, b))
-    cosine = left @ right / np.sqrt((left @ left) * (right @ right))
+    """Between two networks, in radians, however neurons of one direction share their weight.
+
+    That between the matrices sum_j v_j |u_j| g_j g_j^T of the directions g_j of u_j = (w_j, b_j).
+    """
+
+    def matrix(params: Params) -> np.ndarray:
+        u = np.concatenate([params.w, params.b[:, None]], axis=1).astype(float)
+        length = np.linalg.norm(u, axis=1)
+        return (u * (params.v / np.where(length > 0, length, 1))[:, None]).T @ u
+
+    left, right = matrix(a), matrix(b)
+    cosine = np.sum(left * right) / (np.linalg.norm(left) * np.linalg.norm(right))
     return float(np.arccos(np.clip(cosine, -1, 1)))
 
 
@@ -107,7 +118,7 @@ def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
     """One network through all levels, over way and log s, where log s = log(-log L)."""
     start, data = draw(run)
     data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
-    budget = run.width, min(run.samples, 48)
+    budget = run.width, min(run.samples, 24)
     trained = jk.train_through(start, *data, levels=TRAINED)
     if not (trained.status == jk.Status.CONVERGED).all():
         raise ValueError(f"{run.name} did not reach {TRAINED[-1]:g}: status {trained.status}")
@@ -119,11 +130,8 @@ def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
     for way, stack in stacks.items():
         values = measured_all(stack, data, kink_tolerance, budget)
         parts.append(_part(values, way, levels[way]))
-    at = {
-        jk.training.TARGET: jax.tree.map(lambda leaf: leaf[3], trained.params),
-        FOLLOWED[-1]: jax.tree.map(lambda leaf: leaf[-1], limit.params),
-    }
-    end = at[FOLLOWED[-1]]
+    end = jax.tree.map(lambda leaf: leaf[-1], limit.params)
+    at = {START: jax.tree.map(lambda leaf: leaf[TRAINED.index(START)], trained.params), END: end}
     for way, level in POLISHED.items():
         found = kkt.polish(at[level], *data)
         values = measured_all(
@@ -181,7 +189,8 @@ def figure(results: xr.Dataset, out: Path) -> list[Path]:
     )
     lines = ("-", "--", ":")
     with plt.style.context(plotting.STYLE):
-        drawn, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.6))
+        drawn, grid = plt.subplots(2, 3, figsize=(9, 5))
+        *axes, last = grid.flat
         for ax, (variable, label) in zip(axes, panels, strict=True):
             for (i, width), (j, scale) in product(
                 enumerate(shown.width.values), enumerate(shown.init_scale.values)
@@ -201,17 +210,19 @@ def figure(results: xr.Dataset, out: Path) -> list[Path]:
                 if variable in ("normalized_margin", "flip_size_exact"):
                     end = part.sel(way="polished at the end").dropna("log_s")
                     ax.plot(end.log_s / np.log(10), end, color=f"C{i}", marker="*", markersize=9)
-            if "residual" in variable or variable == "slackness":
+            if variable != "normalized_margin":
                 ax.set_yscale("log")
+            ax.set_xscale("log")
             ax.set_xlabel(r"$\log_{10}(-\log L)$")
             ax.set_title(label)
-        axes[0].legend(fontsize="x-small")
-        drawn.suptitle(f"m = {samples} (o trained, x followed, * polished at the end)")
+        last.axis("off")
+        title = f"m = {samples}\no trained, x followed, * polished at the end"
+        last.legend(*axes[0].get_legend_handles_labels(), title=title, loc="center")
         return plotting.save(drawn, out / "kkt_points")
 
 
 def tables(results: xr.Dataset) -> str:
-    """Means over seeds and scales, by samples, width and level; then the findings."""
+    """Medians over seeds and scales, by samples, width and level; then the findings."""
     lines = [
         "| m | k | log L | residual, one-sided | residual, Clarke | slackness | normalized margin "
         "| c |",
@@ -221,17 +232,17 @@ def tables(results: xr.Dataset) -> str:
     for m, k in product(results.samples.values, results.width.values):
         here = results.sel(samples=m, width=k)
         rows = [
-            ("trained", jk.training.TARGET),
+            ("trained", START),
             ("trained", -1e3),
             ("trained", -1e5),
             ("followed", -1e10),
-            ("followed", -1e100),
+            ("followed", -1e50),
             *POLISHED.items(),
         ]
         for way, level in rows:
             part = here.sel(way=way, log_s=_log_s(level))
-            means = [float(part[name].mean()) for name in names]
-            c = part.flip_size_exact.mean(("seed", "init_scale"))
+            means = [float(part[name].median()) for name in names]
+            c = part.flip_size_exact.median(("seed", "init_scale"))
             shown = " | ".join(f"{value:.2g}" for value in means[:3])
             name = f"{level:g}" if way in ("trained", "followed") else way
             lines.append(f"| {m} | {k} | {name} | {shown} | {means[3]:.4f} | {float(c):.3f} |")
@@ -239,43 +250,47 @@ def tables(results: xr.Dataset) -> str:
 
 
 def findings(results: xr.Dataset) -> list[str]:
-    """The study's questions, answered in numbers over all runs."""
-    c = results.flip_size_exact
+    """The study's questions, answered in numbers over all runs: medians, least and largest."""
 
-    def at(way: str, level: float) -> xr.DataArray:
-        return c.sel(way=way, log_s=_log_s(level))
+    def at(way: str, level: float) -> xr.Dataset:
+        return results.sel(way=way, log_s=_log_s(level))
 
-    early, late = at("trained", jk.training.TARGET), at("followed", FOLLOWED[-1])
+    early, late = (at(*place) for place in (("trained", START), ("followed", END)))
     first, second = (at(way, level) for way, level in POLISHED.items())
-    margins = [
-        results.normalized_margin.sel(way=way, log_s=_log_s(level))
-        for way, level in POLISHED.items()
-    ]
-    apart = results.angle_to_end.sel(way="polished at 1e-30")
-    near = results.angle_to_end.sel(way="polished at the end")
-
-    def change(a: xr.DataArray, b: xr.DataArray) -> str:
-        ratio = np.ravel(a / b - 1)
-        ratio = ratio[np.isfinite(ratio)]
-        return f"{np.mean(ratio):+.1%} on average ({ratio.min():+.1%} to {ratio.max():+.1%})"
-
     polished = results.polish_status
     good = (
-        (results.residual_clarke <= 1e-6)
-        & (results.slackness.where(polished == 0) <= 1e-6)
-        & (polished == 0)
+        (results.residual_clarke <= TARGET)
+        & (results.slackness <= TARGET)
+        & (polished == kkt.PolishStatus.POLISHED)
     )
+    compared = {
+        "the network at a loss of 1e-30 against the end of the flow": (early, late),
+        "the network at a loss of 1e-30 against the KKT point polished from it": (early, first),
+        "the end of the flow against the KKT point polished from it": (late, second),
+        "the KKT point polished at 1e-30 against the end of the flow": (first, late),
+    }
+    apart = {way: results.angle_to_end.sel(way=way) for way in POLISHED}
     return [
-        f"- c at a loss of 1e-30 against c at the end of the flow: {change(early, late)}.",
-        f"- c at a loss of 1e-30 against c of the network polished from there: "
-        f"{change(early, first)}.",
-        f"- c polished at 1e-30 against c polished at the end: {change(first, second)}; normalized "
-        f"margins: {change(margins[0], margins[1])}.",
-        f"- angle to the end of the flow: polished at 1e-30 {float(apart.mean()):.2f}, polished at "
-        f"the end {float(near.mean()):.3f} radians.",
-        f"- polished networks with residual and slackness at most 1e-6: {int(good.sum())} of "
-        f"{int((polished >= 0).sum())}.",
+        *(
+            f"- {name}: c {_change(a, b, 'flip_size_exact')}; normalized margin "
+            f"{_change(a, b, 'normalized_margin')}."
+            for name, (a, b) in compared.items()
+        ),
+        "- angle to the end of the flow, median and largest: "
+        + ", ".join(
+            f"{way} {float(a.median()):.3f} and {float(a.max()):.3f}" for way, a in apart.items()
+        )
+        + " radians.",
+        f"- polished networks whose residual (kink tolerance 1e-6) and slackness are at most "
+        f"{TARGET:g}: {int(good.sum())} of {int(polished.notnull().sum())}.",
     ]
+
+
+def _change(a: xr.Dataset, b: xr.Dataset, name: str) -> str:
+    """a / b - 1 over all runs in which both are finite."""
+    ratio = np.ravel(a[name] / b[name] - 1)
+    ratio = ratio[np.isfinite(ratio)]
+    return f"{np.median(ratio):+.1%} ({ratio.min():+.1%} to {ratio.max():+.1%})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

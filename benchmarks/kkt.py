@@ -1,0 +1,164 @@
+"""Certificates, polish and deep training at the sizes of the paper: targets and seconds.
+
+Trains networks on the sphere (d = 100) to a loss of 1e-30, certifies them, polishes them to KKT
+points and certifies those; prints how many meet each target. Then takes networks to deep log losses
+and prints what still moves there. Writes benchmarks/results/kkt.json.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxkkt as jk
+from benchmarks.timing import markdown, write
+from jaxkkt import kkt
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.devices import cores
+from jaxkkt.engine.draws import draw
+from jaxkkt.networks import Params
+
+RESIDUAL = SLACKNESS = 1e-6
+SECONDS = 5.0
+LEVELS = (jk.training.TARGET, -1e3, -1e4, -1e5)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kkt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--d", type=int, default=100)
+    parser.add_argument("--samples", type=int, nargs="+", default=[10, 40, 100, 251])
+    parser.add_argument("--width", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--name", default="kkt", help="of the record (default: kkt)")
+    return parser
+
+
+def trained(run: jk.Run) -> tuple[Params, Dataset]:
+    """A network at a loss of 1e-30, and its data."""
+    start, data = draw(run)
+    data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
+    return jk.train(start, *data).params, data
+
+
+def timed(
+    function: Callable[..., Any], networks: Sequence[tuple[Params, Dataset]]
+) -> tuple[list[Any], float]:
+    """Results of all networks, one a core, and seconds a network; compilation apart."""
+
+    def one(network: tuple[Params, Dataset]) -> Any:
+        params, data = network
+        with jax.enable_x64(True):  # of the results: margins of 1 would not survive float32
+            return jax.block_until_ready(function(params, *data))
+
+    one(networks[0])
+    with ThreadPoolExecutor(cores()) as pool:
+        started = time.perf_counter()
+        results = list(pool.map(one, networks))
+        return results, (time.perf_counter() - started) / len(networks)
+
+
+def polished(runs: Sequence[jk.Run]) -> dict[str, Any]:
+    """Certificates before and after polishing, of runs that differ in their seed alone."""
+    networks = [trained(run) for run in runs]
+    budget = min(runs[0].width, 256), min(runs[0].samples, 16)
+    before, certificate_seconds = timed(partial(kkt.certificate, budget=budget), networks)
+    found, polish_seconds = timed(kkt.polish, networks)
+    after = [kkt.certificate(p.params, *data) for p, (_, data) in zip(found, networks, strict=True)]
+    met = [
+        p.status == kkt.PolishStatus.POLISHED
+        and c.clarke.residual <= RESIDUAL
+        and c.clarke.slackness <= SLACKNESS
+        and c.min_margin >= 1
+        for p, c in zip(found, after, strict=True)
+    ]
+    return {
+        "samples": runs[0].samples,
+        "width": runs[0].width,
+        "networks": len(runs),
+        "residual before": float(np.median([c.clarke.residual for c in before])),
+        "gap, largest": max(float(c.clarke.gap) for c in (*before, *after)),
+        "certificate, s": certificate_seconds,
+        "residual, largest": max(float(c.clarke.residual) for c in after),
+        "slackness, largest": max(float(c.clarke.slackness) for c in after),
+        "met": int(np.sum(met)),
+        "steps": float(np.median([p.steps for p in found])),
+        "live neurons": float(np.median([p.live for p in found])),
+        "normalized margin": float(np.median([p.normalized_margin for p in found])),
+        "before": float(np.median([p.normalized_margin_before for p in found])),
+        "polish, s": polish_seconds,
+    }
+
+
+def deep(run: jk.Run) -> list[dict[str, Any]]:
+    """One network at each of `LEVELS`, and how long all of them took."""
+    start, data = draw(run)
+    train = partial(jk.train_through, start, *data, levels=LEVELS)
+    jax.block_until_ready(train())
+    started = time.perf_counter()
+    found = jax.block_until_ready(train())
+    seconds = time.perf_counter() - started
+    rows = []
+    for i, level in enumerate(LEVELS):
+        params = jax.tree.map(lambda leaf, i=i: leaf[i], found.params)
+        margins = jk.flips().function(params, Dataset(jnp.asarray(data.x), jnp.asarray(data.y)))
+        certificate = kkt.certificate(params, *data, kink_tolerance=1e-3)
+        rows.append(
+            {
+                "samples": run.samples,
+                "width": run.width,
+                "log L": level,
+                "gradients": int(found.steps[i]),
+                "reached": bool(found.status[i] == jk.Status.CONVERGED),
+                "normalized margin": float(margins["normalized_margin"]),
+                "c": float(margins["flip_size_exact"]),
+                "residual": float(certificate.clarke.residual),
+                "s to the last": seconds,
+            }
+        )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        runs = jk.grid(
+            d=(options.d,), samples=options.samples, width=options.width, seed=range(options.seeds)
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    sizes = sorted({(run.samples, run.width) for run in runs})
+    rows = [polished([r for r in runs if (r.samples, r.width) == size]) for size in sizes]
+    met, count = sum(r["met"] for r in rows), len(runs)
+    fast = sum(r["networks"] for r in rows if r["polish, s"] < SECONDS)
+    print(markdown(rows))
+    print(
+        f"\nresidual <= {RESIDUAL:g} with kink tolerance 1e-6, slackness <= {SLACKNESS:g} and "
+        f"margins >= 1: {met} of {count} networks ({met / count:.0%}, target 95%); under "
+        f"{SECONDS:g} s a network on {cores()} cores: {fast} of {count}\n"
+    )
+    deeper = [
+        row
+        for size in sizes
+        if size[0] <= options.d
+        for row in deep(next(r for r in runs if (r.samples, r.width) == size))
+    ]
+    print(markdown(deeper))
+    write(options.name, {"polish": rows, "met": met, "networks": count, "deep": deeper})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

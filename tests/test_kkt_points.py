@@ -1,0 +1,77 @@
+"""The study of KKT points, and certificates as a measurement of sweeps."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt import kkt
+from jaxkkt.engine.draws import draw
+from sweeps import kkt_points
+
+
+def test_sweeps_record_the_certificate_of_every_run():
+    runs = jk.grid(d=[6, 9], samples=[5], width=[8], seed=range(3))
+    table = jk.sweep(runs, progress=False)  # streams that certify at once must not lock up
+    assert (table.certificate_status == kkt.CertificateStatus.CERTIFIED).all()
+    assert table.residual_clarke.attrs["units"] == "1"
+    for run in runs[::5]:
+        start, data = draw(run)
+        found = kkt.certificate(jk.train(start, *data).params, *data)
+        row = table.sel(d=run.d, seed=run.seed, samples=5, width=8)
+        # The two were compiled in different shapes: 500 steps in float32 apart.
+        assert row.residual_one_sided == pytest.approx(float(found.one_sided.residual), rel=1e-2)
+        assert row.residual_clarke <= row.residual_one_sided + 1e-6
+        assert row.slackness == pytest.approx(float(found.clarke.slackness), rel=5e-2)
+
+
+def test_more_samples_than_allowed_are_not_certified():
+    runs = jk.grid(d=[6], samples=[5], width=[8], seed=[0])
+    table = jk.sweep(runs, measurements=[jk.certificates(largest=4)], progress=False)
+    assert (table.certificate_status == jk.measurements.NOT_CERTIFIED).all()
+    assert np.isnan(table.residual_clarke).all()
+
+
+def test_angle_does_not_depend_on_how_neurons_share_their_weight():
+    one = jk.Params(np.array([[3.0, 0.0], [0.0, 2.0]]), np.array([0.0, 1.0]), np.array([3.0, -1.0]))
+    # The first neuron in two parts, v^2 = 4 and 5, that sum to 9.
+    split = jk.Params(
+        np.array([[2.0, 0.0], [5**0.5, 0.0], [0.0, 2.0]]),
+        np.array([0.0, 0.0, 1.0]),
+        np.array([2.0, 5**0.5, -1.0]),
+    )
+    assert kkt_points.angle(one, split) == pytest.approx(0, abs=1e-7)
+    assert kkt_points.angle(one, one._replace(v=-one.v)) == pytest.approx(np.pi)
+    alone = one._replace(v=np.array([0.0, -1.0]))
+    # |v u| is 9 for the first neuron and 5^0.5 for the second, orthogonal to it.
+    assert kkt_points.angle(one, alone) == pytest.approx(np.arctan2(9, 5**0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--samples", "1"], "samples must be at least 2, got 1"),
+        (["--width", "0"], "width must be at least 1, got 0"),
+        (["--seeds", "0"], "no values for seed"),
+    ],
+)
+def test_bad_input_is_told(arguments, message, tmp_path, capsys):
+    assert kkt_points.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_study_from_its_command_line(tmp_path, capsys):
+    arguments = ["--d", "12", "--samples", "6", "--width", "20", "--seeds", "1"]
+    assert kkt_points.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "at most 1e-06: 6 of 6." in printed
+    assert (tmp_path / "tables.md").read_text() in printed
+    assert (tmp_path / "kkt_points.png").stat().st_size > 10_000
+    with xr.open_dataset(tmp_path / "results.nc") as results:
+        residual = results.residual_clarke.sel(way="followed").dropna("log_s").isel(log_s=-1)
+        first = results.residual_clarke.sel(way="trained").dropna("log_s").isel(log_s=0)
+        assert (residual < first / 10).all()
+        polished = results.sel(way="polished at 1e-30").normalized_margin.dropna("log_s")
+        before = results.sel(way="trained", log_s=polished.log_s.values).normalized_margin
+        assert (polished >= before).all()
