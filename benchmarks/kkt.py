@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--d", type=int, default=100)
     parser.add_argument("--samples", type=int, nargs="+", default=[10, 40, 100, 251])
     parser.add_argument("--width", type=int, nargs="+", default=[50, 200, 1000])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--name", default="kkt", help="of the record (default: kkt)")
     return parser
 
@@ -113,7 +113,9 @@ def deep(run: jk.Run) -> list[dict[str, Any]]:
     for i, level in enumerate(LEVELS):
         params = jax.tree.map(lambda leaf, i=i: leaf[i], found.params)
         margins = jk.flips().function(params, Dataset(jnp.asarray(data.x), jnp.asarray(data.y)))
-        certificate = kkt.certificate(params, *data, kink_tolerance=1e-3)
+        certificate = kkt.certificate(
+            params, *data, kink_tolerance=1e-3, budget=(run.width, min(run.samples, 24))
+        )
         rows.append(
             {
                 "samples": run.samples,
@@ -140,7 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     sizes = sorted({(run.samples, run.width) for run in runs})
-    rows = [polished([r for r in runs if (r.samples, r.width) == size]) for size in sizes]
+    rows = []
+    for size in sizes:
+        rows.append(polished([r for r in runs if (r.samples, r.width) == size]))
+        print(rows[-1], file=sys.stderr, flush=True)
     met, count = sum(r["met"] for r in rows), len(runs)
     fast = sum(r["networks"] for r in rows if r["polish, s"] < SECONDS)
     print(markdown(rows))
@@ -152,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deeper = [
         row
         for size in sizes
-        if size[0] <= options.d
+        if size[0] <= options.d and size[1] >= 200
         for row in deep(next(r for r in runs if (r.samples, r.width) == size))
     ]
     print(markdown(deeper))
