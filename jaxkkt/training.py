@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, optimizers, representations
+from jaxkkt import datasets, networks, optimizers, representations
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
@@ -301,12 +301,7 @@ def _check(
 ) -> None:
     if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
         datasets.validate(x, y)
-    k, d = params.v.shape[0], x.shape[1]
-    if k < 1 or (params.w.shape, params.b.shape) != ((k, d), (k,)):
-        raise ValueError(
-            f"a network on inputs of dimension {d} needs w (k, {d}), b (k,), v (k,) with k >= 1, "
-            f"got w {params.w.shape}, b {params.b.shape}, v {params.v.shape}"
-        )
+    networks.check_parameters(params, x.shape[1])
     if not protocol.full_batch(x.shape[0]) and key is None:
         raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
 

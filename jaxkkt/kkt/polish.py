@@ -200,9 +200,7 @@ def _chosen(params: Params, x: Array, y: Array, gram: Array, w: int) -> Array:
     if w == k:
         return jnp.arange(k)
     pull = multipliers(params, x, y) * y
-    sign = jnp.where(params.v >= 0, 1.0, -1.0)
-    # Neurons without an output have no sign of their own.
-    sign = jnp.where(params.v == 0, 0, sign)[:, None]
+    sign = jnp.sign(params.v)[:, None]
 
     def uphill(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         pre, best = carry
