@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.kkt import systems
+from jaxkkt.kkt import kink_blocks, systems
 from jaxkkt.kkt.precision import in_float64
-from jaxkkt.kkt.systems import Boxes, Matrix, Point
+from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
 
 ITERATIONS = 60
@@ -279,7 +279,7 @@ def _nearest(problem: _Problem, y: Array) -> Point:
     pull = jnp.where(boxes.real, problem.pull[boxes.sample, neurons[:, None]], 0)
     grams = problem.gram[boxes.sample[:, :, None], boxes.sample[:, None, :]]
     on = jnp.where(problem.active, problem.pull, 0)[:, neurons].T
-    matrix = Matrix(
+    matrix = kink_blocks.Matrix(
         blocks=pull[:, :, None] * pull[:, None, :] * grams,
         cross=pull[:, :, None] * problem.gram[boxes.sample] * on[:, None, :],
         corner=problem.corner,
@@ -304,8 +304,8 @@ def _nearest(problem: _Problem, y: Array) -> Point:
         now = systems.products(boxes, point)
         mean = systems.total(now) / pairs
         slope = gradient(point)
-        factors = systems.factor(boxes, point, matrix)
-        move = partial(systems.direction, boxes, factors, point, slope)
+        solve = kink_blocks.solver(boxes, point, matrix)
+        move = partial(systems.direction, boxes, solve, point, slope)
         ahead = move(jax.tree.map(jnp.negative, now))
         length = jnp.minimum(1, systems.longest(boxes, point, ahead))
         there = systems.total(systems.products(boxes, systems.moved(point, ahead, length))) / pairs

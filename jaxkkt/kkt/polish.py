@@ -29,11 +29,10 @@ from jaxkkt import datasets, networks
 from jaxkkt.kkt import descent
 from jaxkkt.kkt.certificate import multipliers
 from jaxkkt.kkt.precision import in_float64
-from jaxkkt.kkt.systems import Boxes
 from jaxkkt.networks import PRECISION, Params, relu
 
 STEPS = 300
-STEP_OPERATIONS = 200_000_000
+STEP_OPERATIONS = 400_000_000
 
 
 class PolishStatus(IntEnum):
@@ -97,69 +96,45 @@ def polish(
     Neurons keep their signs; most of them vanish. At most `working` neurons take part, those that
     the multipliers of the network as it is favour; the others are set to zero, which no condition
     of a KKT point forbids. By default they are as many as a step has time for, and no fewer than
-    64 or half the samples: a quarter as many neurons as samples are left at the end.
+    64 or a quarter of the samples: some m/6 neurons are left at the end.
     Computed in float64 whatever the inputs are.
 
-    Cost: some 20 to 60 steps of working n (n^2 / 3 + n m + m^2) operations, n the samples of the
-    larger class (m under `jit` and `vmap` over data, where it cannot be counted).
+    Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
     Raises ValueError for data or parameters that do not fit, or counts below 1.
     """
-    traced = any(isinstance(a, jax.core.Tracer) for a in (x, y))
-    if not traced:
+    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
         datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
     for name, number in (("working", working), ("max_steps", max_steps)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    m, k = x.shape[0], params.v.shape[0]
-    larger = m if traced else int(max(np.sum(np.asarray(y) > 0), np.sum(np.asarray(y) < 0)))
-    n = min(m, larger + -larger % 8)
-    places = min(k, working or _working(m, n)), n
-    return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, places)
+    w = min(params.v.shape[0], working or _working(*x.shape))
+    return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, w)
 
 
-def _operations(m: int, n: int) -> int:
-    """Of a step, for each neuron."""
-    return n * (n * n // 3 + n * m + m * m)
-
-
-def _working(m: int, n: int) -> int:
+def _working(m: int, d: int) -> int:
     """As many neurons as a step of `STEP_OPERATIONS` has room for, but not too few."""
-    return max(64, -(-m // 2), STEP_OPERATIONS // _operations(m, n))
+    r = min(m, d + 1)
+    return max(64, m // 4, STEP_OPERATIONS // (2 * r * (r + m) ** 2))
 
 
-@partial(jax.jit, static_argnames="places")
-def _polish(
-    params: Params, x: Array, y: Array, max_steps: Array, places: tuple[int, int]
-) -> Polished:
+@partial(jax.jit, static_argnames="working")
+def _polish(params: Params, x: Array, y: Array, max_steps: Array, working: int) -> Polished:
     real = y != 0
-    w, n = places
     q = networks.margins(params, x, y)
     smallest = jnp.min(jnp.where(real, q, jnp.inf))
     feasible = (smallest > 0) & (smallest < jnp.inf)
     before = networks.squared_norm(params)
     finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(before)
 
-    gram = jnp.dot(x, x.T, precision=PRECISION) + 1
-    chosen = _chosen(params, x, y, gram, w)
-    sign = jnp.sign(params.v[chosen])
-    own = y[None] * sign[:, None] > 0
-    other, sample = jax.lax.top_k((y[None] * sign[:, None] < 0).astype(jnp.int32), n)
-    problem = descent.Problem(gram, real, sign, own, Boxes(sample, other > 0))
-    tangent = own & (networks.preactivations(params, x).T[chosen] > 0)
+    points = _points(x)
+    chosen = _chosen(params, x, y, points, working)
+    problem = descent.posed(points, y, jnp.sign(params.v[chosen]))
+    tangent = problem.own & (networks.preactivations(params, x).T[chosen] > 0)
     state = descent.start(problem, tangent)
     state = state._replace(done=~(feasible & finite))
-    long = w > 32 and w * _operations(x.shape[0], n) > STEP_OPERATIONS
-    few = -(-w // 2) if long else 0
-    state = descent.solved(problem, state, max_steps, few)
+    state = descent.solved(problem, state, max_steps)
     polished = _network(problem, state, params, x, y, chosen)
-    if long:  # Half the neurons make a step half as long, and once most have died they are enough.
-        shrunk = ~(state.done | state.stuck)
-        keep = jax.lax.top_k(state.weight, few)[1]
-        problem, state, chosen = descent.kept(problem, state, chosen, keep)
-        state = descent.solved(problem, state, max_steps, 0)
-        with_few = _network(problem, state, params, x, y, chosen)
-        polished = jax.tree.map(partial(jnp.where, shrunk), with_few, polished)
     after = networks.squared_norm(polished)
     inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(polished, params, strict=True))
     cosine = inner * jax.lax.rsqrt(after) * jax.lax.rsqrt(before)
@@ -190,7 +165,13 @@ def _live(params: Params, x: Array, y: Array) -> Array:
     return jnp.sum(jnp.any(active, axis=0) & (params.v != 0), dtype=jnp.int32)
 
 
-def _chosen(params: Params, x: Array, y: Array, gram: Array, w: int) -> Array:
+def _points(x: Array) -> Array:
+    """(x_i, 1) in an orthonormal basis of their span."""
+    points = jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1)
+    return jnp.linalg.qr(points.T, mode="r").T
+
+
+def _chosen(params: Params, x: Array, y: Array, points: Array, w: int) -> Array:
     """The neurons that can reach the largest h(g) = s_j sum_i lambda_i y_i relu(g . z_i).
 
     lambda are the multipliers of the network as it is; h is followed uphill from each neuron's
@@ -204,10 +185,10 @@ def _chosen(params: Params, x: Array, y: Array, gram: Array, w: int) -> Array:
 
     def uphill(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         pre, best = carry
-        toward = jnp.where(pre > 0, sign * pull[None], 0)
-        ahead = jnp.dot(toward, gram, precision=PRECISION)
-        length = jnp.sqrt(relu(jnp.sum(toward * ahead, axis=1)))
-        ahead = ahead / jnp.where(length > 0, length, 1)[:, None]
+        toward = jnp.dot(jnp.where(pre > 0, sign * pull[None], 0), points, precision=PRECISION)
+        length = jnp.linalg.norm(toward, axis=1)
+        toward = toward / jnp.where(length > 0, length, 1)[:, None]
+        ahead = jnp.dot(toward, points.T, precision=PRECISION)
         height = jnp.sum(sign * pull[None] * relu(ahead), axis=1)
         return ahead, jnp.maximum(best, height)
 
@@ -225,7 +206,8 @@ def _network(
     chosen: Array,
 ) -> Params:
     """The network of the directions and weights, at min margin 1; neurons with a slack are dead."""
-    coefficients, _, squared = descent.directions(problem, state.point, state.tangent)
+    coefficients, p = descent.directions(problem, state.point, state.tangent)
+    squared = jnp.sum(p**2, axis=1)
     length = jnp.sqrt(squared)
     live = (state.weight > (1 - squared) / 2) & (length > 0.5)
     size = jnp.sqrt(jnp.where(live, state.weight * length, 0))

@@ -1,13 +1,15 @@
-"""Newton systems of interior-point methods over multipliers and their products with slopes.
+"""Interior-point methods over multipliers and their products with slopes: what they share.
 
 A certificate and a polish look for multipliers lambda_i >= 0 and, where neuron j has a kink at
 sample i, for products tau_ij = lambda_i sigma'_ij with 0 <= tau_ij <= lambda_i. Products of
-different neurons meet in lambda alone, so the matrix of every step is an arrow: a block for each
-neuron, and a corner of the size of lambda that is left when the blocks are eliminated.
+different neurons meet in lambda alone, so the matrix of every step is an arrow: neurons are
+eliminated one by one, and a corner of the size of lambda is left. How they are differs:
+`kink_blocks`, `direction_blocks`.
 
 Letters: m samples; w neurons with at most n boxed samples each.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,6 +21,9 @@ from jaxkkt.networks import PRECISION
 
 # Relative to a unit diagonal: keeps the corner factorable where samples repeat.
 RIDGE = 1e-13
+
+# From the right sides over lambda and tau to their changes.
+Solve = Callable[[Float[Array, " m"], Float[Array, "w n"]], tuple[Array, Array]]
 
 
 class Boxes(NamedTuple):
@@ -39,27 +44,6 @@ class Point(NamedTuple):
     positive: Float[Array, " m"]
     lower: Float[Array, "w n"]
     upper: Float[Array, "w n"]
-
-
-class Matrix(NamedTuple):
-    """Second derivatives: tau_j with tau_j, tau_j with lambda, lambda with lambda."""
-
-    blocks: Float[Array, "w n n"]
-    cross: Float[Array, "w n m"]
-    corner: Float[Array, "m m"]
-
-
-class Factors(NamedTuple):
-    """Inverse Cholesky factors of the blocks, `half` = those times cross, the eliminated corner.
-
-    Their inverses, as products are several times faster than substitutions in batches.
-    """
-
-    inverse: Float[Array, "w n n"]
-    half: Float[Array, "w n m"]
-    corner: Float[Array, "m m"]
-    corner_factor: Float[Array, "m m"]
-    corner_scale: Float[Array, " m"]
 
 
 class Products(NamedTuple):
@@ -100,51 +84,35 @@ def prices(boxes: Boxes, point: Point) -> tuple[Float[Array, " m"], Float[Array,
     """What the bounds add to the gradient: to that of lambda, and to that of tau."""
     upper = jnp.where(boxes.real, point.upper, 0)
     lower = jnp.where(boxes.real, point.lower, 0)
-    return -point.positive - _gather(boxes, upper, point.multipliers.size), upper - lower
+    return -point.positive - gather(boxes, upper, point.multipliers.size), upper - lower
 
 
-def factor(boxes: Boxes, point: Point, matrix: Matrix) -> Factors:
-    """Factors of the Newton matrix: `matrix` and the curvature of the bounds."""
-    w, n = boxes.sample.shape
-    m = point.multipliers.size
+def curvatures(boxes: Boxes, point: Point) -> tuple[Float[Array, "w n"], Float[Array, "w n"]]:
+    """What the bounds add to the second derivatives: of tau >= 0, and of tau <= lambda."""
     low = jnp.where(boxes.real, point.lower / point.products, 0)
-    up = jnp.where(boxes.real, point.upper / room(boxes, point), 0)
-    diagonal = jnp.where(boxes.real, low + up, 1)
-    rows, places = jnp.arange(w)[:, None], jnp.arange(n)[None]
-    blocks = matrix.blocks.at[:, places[0], places[0]].add(diagonal)
-    cross = matrix.cross.at[rows, places, boxes.sample].add(-up)
-    inverse = jax.lax.map(_inverse_factor, blocks)
-    half = jnp.einsum("wij,wjm->wim", inverse, cross, precision=PRECISION)
-    flat = half.reshape(w * n, m)
-    corner = matrix.corner - jnp.dot(flat.T, flat, precision=PRECISION)
-    corner += jnp.diag(_gather(boxes, up, m) + point.positive / point.multipliers)
-    scale = jax.lax.rsqrt(jnp.diagonal(corner))
-    scaled = corner * scale[:, None] * scale[None] + RIDGE * jnp.eye(m, dtype=corner.dtype)
-    return Factors(inverse, half, corner, jnp.linalg.cholesky(scaled), scale)
+    return low, jnp.where(boxes.real, point.upper / room(boxes, point), 0)
 
 
 def direction(
     boxes: Boxes,
-    factors: Factors,
+    solve: Solve,
     point: Point,
     gradient: tuple[Float[Array, " m"], Float[Array, "w n"]],
     change: Products,
 ) -> Point:
-    """The Newton step that cancels `gradient` and changes the complementary products by `change`.
+    """The Newton step, by `solve`, that cancels `gradient` and changes the complementary products by `change`.
 
     `gradient` is that of the Lagrangian, over lambda and tau.
     """
-    m = point.multipliers.size
     space = room(boxes, point)
     low, up = change.lower / point.products, jnp.where(boxes.real, change.upper / space, 0)
     on_products = jnp.where(boxes.real, low - up - gradient[1], 0)
-    on_multipliers = _gather(boxes, up, m) + change.positive / point.multipliers - gradient[0]
-    eliminated = jnp.einsum("wij,wj->wi", factors.inverse, on_products, precision=PRECISION)
-    rest = on_multipliers - jnp.einsum("wn,wnm->m", eliminated, factors.half, precision=PRECISION)
-    by_multipliers = _solve_corner(factors, rest)
-    seen = jnp.einsum("wnm,m->wn", factors.half, by_multipliers, precision=PRECISION)
-    by_products = jnp.einsum("wij,wi->wj", factors.inverse, eliminated - seen, precision=PRECISION)
-    by_products = jnp.where(boxes.real, by_products, 0)
+    on_multipliers = (
+        gather(boxes, up, point.multipliers.size)
+        + change.positive / point.multipliers
+        - gradient[0]
+    )
+    by_multipliers, by_products = solve(on_multipliers, on_products)
     by_room = jnp.where(boxes.real, by_multipliers[boxes.sample] - by_products, 0)
     return Point(
         by_multipliers,
@@ -180,25 +148,31 @@ def moved(point: Point, step: Point, length: Float[Array, ""]) -> Point:
     return jax.tree.map(lambda a, b: a + length * b, point, step)
 
 
-def _gather(boxes: Boxes, values: Float[Array, "w n"], m: int) -> Float[Array, " m"]:
+def gather(boxes: Boxes, values: Float[Array, "w n"], m: int) -> Float[Array, " m"]:
     """Sums over the neurons, for each sample."""
     return jnp.zeros(m, values.dtype).at[boxes.sample].add(values)
 
 
-def _inverse_factor(block: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The inverse of a block's Cholesky factor, one block at a time.
+def inverse_factor(block: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The inverse of a positive definite block's Cholesky factor.
 
-    jaxlib's batched LAPACK kernels wait, on a CPU, for threads of the pool that they run in: two
-    programs that factor batches at once would wait for each other for ever.
+    Products with it are several times faster than substitutions in batches.
     """
     unit = jnp.eye(block.shape[0], dtype=block.dtype)
     return solve_triangular(jnp.linalg.cholesky(block), unit, lower=True)
 
 
-def _solve_corner(factors: Factors, b: Float[Array, " m"]) -> Float[Array, " m"]:
-    def once(b: Array) -> Array:
-        scaled = cho_solve((factors.corner_factor, True), factors.corner_scale * b)
-        return factors.corner_scale * scaled
+def corner_solver(corner: Float[Array, "m m"]) -> Callable[[Float[Array, " m"]], Array]:
+    """b -> x with corner x = b, once refined; the corner is positive semidefinite."""
+    scale = jax.lax.rsqrt(jnp.diagonal(corner))
+    scaled = corner * scale[:, None] * scale[None] + RIDGE * jnp.eye(scale.size, dtype=scale.dtype)
+    factor = jnp.linalg.cholesky(scaled)
 
-    x = once(b)
-    return x + once(b - jnp.dot(factors.corner, x, precision=PRECISION))
+    def once(b: Array) -> Array:
+        return scale * cho_solve((factor, True), scale * b)
+
+    def solve(b: Array) -> Array:
+        x = once(b)
+        return x + once(b - jnp.dot(corner, x, precision=PRECISION))
+
+    return solve
