@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """`weight`: a_j, the price of |p_j| <= 1. `tangent`: own samples where a neuron counts as active.
+    """`weight`: a_j, the price of |p_j| <= 1. `tangent`: own samples taken as active.
 
     `slack`: (1 - |p_j|^2) / 2, but where new tangents have changed p_j: the steps then close the
     difference. `stuck`: a step was not finite.

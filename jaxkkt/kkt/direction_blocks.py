@@ -1,14 +1,15 @@
 """Newton systems of a polish: neurons eliminated by blocks of the size of their directions.
 
-Neuron j's multipliers and products act through its direction p_j = sum_i (on_ij lambda_i - tau_ij)
-z_i alone, with curvature M_j = a_j (1 + p_j p_j^T / slack_j); the bounds add low tau^2 + up (lambda -
-tau)^2. With tau = share lambda + xi, share = up / (low + up), the bounds' part is diagonal, and
-without xi, that is with
+Multipliers and products act through the directions p_j = sum_i (on_ij lambda_i - tau_ij) z_i alone,
+with curvature M_j = a_j (1 + p_j p_j^T / slack_j); the bounds add low tau^2 + up (lambda - tau)^2.
+Write tau = share lambda + xi with share = up / (low + up), and Z for the points as rows. Without
+xi, what neuron j leaves over lambda is
 
-    Q_j = 1 + a_j sum_i z_i z_i^T / (low + up)_ij,   (M_j^-1 + (Q_j - 1) / a_j)^-1 = a_j Q_j^-1 + force u u^T,
+    (on_j - share_j) Z (M_j^-1 + G_j)^-1 Z^T (on_j - share_j),
+    G_j = sum_i z_i z_i^T / (low + up)_ij,   Q_j = 1 + a_j G_j,   u_j = Q_j^-1 p_j,
+    (M_j^-1 + G_j)^-1 = a_j Q_j^-1 + force_j u_j u_j^T.
 
-u = Q_j^-1 p_j, what is left over lambda is sum_j (on - share) z (a_j Q_j^-1 + force u u^T) z^T (on -
-share). Letters as in `systems`, with n = m; r the dimension of the points z_i.
+Letters as in `systems`, with n = m; r the dimension of the points z_i.
 """
 
 import jax
@@ -38,7 +39,7 @@ def solver(
     """Solves with the second derivatives of the Lagrangian and the curvature of the bounds."""
     real, a = boxes.real, weight[:, None]
     low, up = systems.curvatures(boxes, point)
-    held = low + jnp.where(real, FLOOR * a * jnp.sum(points**2, axis=1), 0)
+    held = low + jnp.where(real, FLOOR * a * jnp.sum(points**2, axis=1)[None], 0)
     whole = jnp.where(real, held + up, 1)
     share = up / whole
     onto = on - share
@@ -61,7 +62,7 @@ def solver(
     lost = jnp.sum(taken * along(u) ** 2, axis=1) + jnp.sum((p - u) ** 2, axis=1)
     force = weight / (slack + lost)
     across = along(u) * onto
-    corner += jnp.dot(across.T * force, across, precision=PRECISION)
+    corner += jnp.dot(across.T * force[None], across, precision=PRECISION)
     alone = point.positive / point.multipliers
     at_corner = systems.corner_solver(corner + jnp.diag(jnp.sum(held * share, axis=0) + alone))
 
@@ -73,15 +74,15 @@ def solver(
         e = -together(through)
         felt = share * on_products - onto * along(pushed(e))
         by_multipliers = at_corner(on_multipliers + jnp.sum(felt, axis=0))
-        e += together(onto * by_multipliers)
-        by_products = share * by_multipliers + through + along(pushed(e)) / whole
+        e += together(onto * by_multipliers[None])
+        by_products = share * by_multipliers[None] + through + along(pushed(e)) / whole
         return by_multipliers, jnp.where(real, by_products, 0)
 
     def product(by_multipliers: Array, by_products: Array) -> tuple[Array, Array]:
-        by_p = together(on * by_multipliers - by_products)
+        by_p = together(on * by_multipliers[None] - by_products)
         bent = (weight / slack * jnp.sum(p * by_p, axis=1))[:, None] * p
         felt = along(a * by_p + bent)
-        by_room = up * (by_multipliers - by_products)
+        by_room = up * (by_multipliers[None] - by_products)
         over_multipliers = alone * by_multipliers + jnp.sum(on * felt + by_room, axis=0)
         return over_multipliers, jnp.where(real, low * by_products - by_room - felt, 0)
 
@@ -107,8 +108,8 @@ def _eliminated(
 
     def add(corner: Array, neurons: tuple[Array, Array]) -> tuple[Array, Array]:
         taken, onto = neurons
-        weighted = (points.T * taken[:, None]).reshape(-1, m)
-        q = jnp.dot(weighted, points, precision=PRECISION).reshape(-1, r, r) + unit
+        weighted = (points.T[None] * taken[:, None]).reshape(-1, m)
+        q = jnp.dot(weighted, points, precision=PRECISION).reshape(-1, r, r) + unit[None]
         inverse = jax.lax.map(systems.inverse_factor, q)
         half = jnp.dot(points, inverse.reshape(-1, r).T, precision=PRECISION).reshape(m, -1, r)
         flat = (half * onto.T[:, :, None]).reshape(m, -1)

@@ -100,9 +100,9 @@ def direction(
     gradient: tuple[Float[Array, " m"], Float[Array, "w n"]],
     change: Products,
 ) -> Point:
-    """The Newton step, by `solve`, that cancels `gradient` and changes the complementary products by `change`.
+    """The Newton step that cancels `gradient` and changes the complementary products by `change`.
 
-    `gradient` is that of the Lagrangian, over lambda and tau.
+    `gradient` is that of the Lagrangian, over lambda and tau; `solve` solves the Newton system.
     """
     space = room(boxes, point)
     low, up = change.lower / point.products, jnp.where(boxes.real, change.upper / space, 0)
