@@ -23,9 +23,10 @@ from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
 
 ITERATIONS = 60
-# Interior-point steps end when the products that should vanish sum to this share of |theta|^2: a
-# residual of 1e-7 is then right to a few percent.
+# Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
+# of the squared residual. A residual of 1e-7 is then right to a few percent, larger ones to 1e-9.
 ENOUGH = 1e-15
+ENOUGH_OF_RESIDUAL = 1e-9
 # Preactivations below this share of |(w_j, b_j)| |(x_i, 1)| are 0.
 ROUNDING = 1e-14
 
@@ -314,7 +315,14 @@ def _nearest(problem: _Problem, y: Array) -> Point:
         wanted = jax.tree.map(lambda a, b: target - a - b, now, extra)
         best = move(wanted)
         length = jnp.minimum(1, 0.99 * systems.longest(boxes, point, best))
-        return systems.moved(point, best, length), mean * pairs / problem.size
+        left = mean * pairs / problem.size
+        # The best multipliers' squared residual is |theta|^2 - theta . sum_i lambda_i y_i g_i.
+        gained = jnp.vdot(
+            problem.linear, jnp.where(real, point.multipliers, 0), precision=PRECISION
+        )
+        gained += jnp.vdot(linear, jnp.where(boxes.real, point.products, 0), precision=PRECISION)
+        enough = jnp.maximum(ENOUGH, ENOUGH_OF_RESIDUAL * (1 - gained / problem.size))
+        return systems.moved(point, best, length), left > enough
 
     def going(carry: tuple[Point, Array, Array]) -> Array:
         _, open_, trips = carry
@@ -322,10 +330,10 @@ def _nearest(problem: _Problem, y: Array) -> Point:
 
     def body(carry: tuple[Point, Array, Array]) -> tuple[Point, Array, Array]:
         point, _, trips = carry
-        new, left = step(point)
+        new, open_ = step(point)
         ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in new]))
         point = jax.tree.map(partial(jnp.where, ok), new, point)
-        return point, ok & (left > ENOUGH), trips + 1
+        return point, ok & open_, trips + 1
 
     even = jnp.sum(jnp.where(real[:, None] & real[None], problem.corner, 0))
     level = size * count / jnp.where(even > 0, even, 1)

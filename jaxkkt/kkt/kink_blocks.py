@@ -35,8 +35,13 @@ def solver(boxes: Boxes, point: Point, matrix: Matrix) -> systems.Solve:
     rows, places = jnp.arange(w)[:, None], jnp.arange(n)[None]
     blocks = matrix.blocks.at[:, places[0], places[0]].add(jnp.where(boxes.real, low + up, 1))
     cross = matrix.cross.at[rows, places, boxes.sample].add(-up)
-    inverse = jax.lax.map(systems.inverse_factor, blocks)
-    half = jnp.einsum("wij,wjm->wim", inverse, cross, precision=PRECISION)
+
+    def one(neuron: tuple[Array, Array]) -> tuple[Array, Array]:
+        block, cross = neuron
+        inverse = systems.inverse_factor(block)
+        return inverse, jnp.dot(inverse, cross, precision=PRECISION)
+
+    inverse, half = jax.lax.map(one, (blocks, cross))
     flat = half.reshape(w * n, m)
     corner = matrix.corner - jnp.dot(flat.T, flat, precision=PRECISION)
     corner += jnp.diag(systems.gather(boxes, up, m) + point.positive / point.multipliers)
