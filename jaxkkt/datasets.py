@@ -63,7 +63,8 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
 def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
     """Raises ValueError unless x is (m, d) and finite and y is (m,) with both labels -1 and 1.
 
-    float64 arrays are refused while JAX would round them to float32 without saying so.
+    float64 arrays are refused while JAX would round them to float32 without saying so. Of traced
+    arrays, under `jit` and `vmap`, only the shapes can be checked.
     """
     if np.ndim(x) != 2:
         raise ValueError(f"x must have the shape (samples, dimension), got {np.shape(x)}")
@@ -72,6 +73,8 @@ def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
         raise ValueError(f"x needs at least one sample and one dimension, got shape {(m, d)}")
     if np.shape(y) != (m,):
         raise ValueError(f"y must have one label per sample, shape ({m},), got {np.shape(y)}")
+    if any(isinstance(array, jax.core.Tracer) for array in (x, y)):
+        return
     for name, array in (("x", x), ("y", y)):
         if not np.issubdtype(array.dtype, np.floating):
             raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")

@@ -299,8 +299,7 @@ def _check(
     protocol: Protocol,
     key: PRNGKeyArray | None,
 ) -> None:
-    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
-        datasets.validate(x, y)
+    datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
     if not protocol.full_batch(x.shape[0]) and key is None:
         raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")

@@ -141,9 +141,10 @@ def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
             (run.width, run.samples),
         )
         extra = {
-            "angle": np.array([found.angle], float),
+            "angle_from_start": np.array([angle(found.params, at[level])]),
             "angle_to_end": np.array([angle(found.params, end)]),
             "live": np.array([found.live], float),
+            "live_before": np.array([found.live_before], float),
             "polish_status": np.array([found.status], float),
         }
         parts.append(_part({**values, **extra}, way, np.array([level])))
@@ -269,21 +270,26 @@ def findings(results: xr.Dataset) -> list[str]:
         "the end of the flow against the KKT point polished from it": (late, second),
         "the KKT point polished at 1e-30 against the end of the flow": (first, late),
     }
-    apart = {way: results.angle_to_end.sel(way=way) for way in POLISHED}
+    turned = [
+        f"- {way}: angle from there {_spread(part.angle_from_start)}, to the end of the flow "
+        f"{_spread(part.angle_to_end)} radians (median, largest); live "
+        f"neurons {float(part.live_before.median()):g} -> {float(part.live.median()):g} (medians)."
+        for way, part in ((way, results.sel(way=way)) for way in POLISHED)
+    ]
     return [
         *(
             f"- {name}: c {_change(a, b, 'flip_size_exact')}; normalized margin "
             f"{_change(a, b, 'normalized_margin')}."
             for name, (a, b) in compared.items()
         ),
-        "- angle to the end of the flow, median and largest: "
-        + ", ".join(
-            f"{way} {float(a.median()):.3f} and {float(a.max()):.3f}" for way, a in apart.items()
-        )
-        + " radians.",
+        *turned,
         f"- polished networks whose residual (kink tolerance 1e-6) and slackness are at most "
         f"{TARGET:g}: {int(good.sum())} of {int(polished.notnull().sum())}.",
     ]
+
+
+def _spread(angles: xr.DataArray) -> str:
+    return f"{float(angles.median()):.3f}, {float(angles.max()):.3f}"
 
 
 def _change(a: xr.Dataset, b: xr.Dataset, name: str) -> str:

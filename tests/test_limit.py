@@ -151,7 +151,7 @@ def test_padding_is_inert():
     m, d, k = 6, 20, 40
     solo = follow_flow(params, *data, START, LEVELS, 0.05)
     wide = networks.pad(params, k + 3, d + 2), *datasets.pad(data, m + 5, d + 2)
-    padded = follow_flow(*wide, START, LEVELS, 0.05)
+    padded = jax.jit(lambda *of: follow_flow(*of, START, LEVELS, 0.05))(*wide)
     w, b, v = padded.params
     assert_close(Params(w[:, :k, :d], b[:, :k], v[:, :k]), solo.params, rtol=1e-8, atol=1e-10)
     for pads in (w[:, k:], w[:, :, d:], b[:, k:], v[:, k:], padded.multipliers[:, m:]):
@@ -233,6 +233,18 @@ def test_bad_input_is_refused(start, levels, step, message):
     params, data = problem()
     with pytest.raises(ValueError, match=message):
         follow_flow(params, *data, start, levels, step)
+
+
+def test_data_and_parameters_that_do_not_fit_are_refused():
+    params, data = problem()
+    with pytest.raises(ValueError, match="both labels must occur"):
+        follow_flow(params, data.x, abs(data.y), START, LEVELS)
+    with pytest.raises(ValueError, match="x must be finite, but 1 rows hold NaN or inf"):
+        follow_flow(params, data.x.at[1, 0].set(jnp.nan), data.y, START, LEVELS)
+    with pytest.raises(ValueError, match="a network on inputs of dimension 3 needs w"):
+        follow_flow(params, data.x[:, 1:], data.y, START, LEVELS)
+    with pytest.raises(ValueError, match="y must have one label per sample"):
+        jax.jit(lambda x, y: follow_flow(params, x, y, START, LEVELS))(data.x, data.y[1:])
 
 
 def test_other_levels_do_not_compile_again():

@@ -131,8 +131,7 @@ def certificate(
     Raises ValueError for data or parameters that do not fit, or a tolerance out of range.
     """
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
-    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
-        datasets.validate(x, y)
+    datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
     if not 0 <= kink_tolerance < 1:
         raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")

@@ -23,6 +23,7 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
@@ -114,9 +115,11 @@ def follow_flow(
     Preactivations on kinks are zero only to a share of the step; where many neurons meet kinks at
     once the path behind depends on their order, as that of every discretization does. Samples with
     y = 0 take no part. float32 serves; it leaves errors of about 1e-6.
-    Raises ValueError for a start that is not negative, levels that do not fall from there, or a
-    step outside (0, 1).
+    Raises ValueError for data or parameters that do not fit, a start that is not negative, levels
+    that do not fall from there, or a step outside (0, 1).
     """
+    datasets.validate(x, y)
+    networks.check_parameters(params, x.shape[1])
     marks = np.array([start, *levels], float)
     if not (np.isfinite(marks).all() and start < 0):
         raise ValueError(f"start must be a negative log loss, levels finite, got {marks.tolist()}")

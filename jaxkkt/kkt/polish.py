@@ -102,8 +102,7 @@ def polish(
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
     Raises ValueError for data or parameters that do not fit, or counts below 1.
     """
-    if not any(isinstance(a, jax.core.Tracer) for a in (x, y)):
-        datasets.validate(x, y)
+    datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
     for name, number in (("working", working), ("max_steps", max_steps)):
         if number is not None and number < 1:
