@@ -150,5 +150,11 @@ def test_validate_accepts_float64_in_float64_mode(float64):
     datasets.validate(X.astype(np.float64), Y.astype(np.float64))
 
 
+def test_validate_sees_the_shapes_of_traced_arrays():
+    jax.jit(lambda x, y: datasets.validate(x, 0 * y))(X, Y)  # labels of 0: only values are wrong
+    with pytest.raises(ValueError, match="y must have one label per sample"):
+        jax.jit(datasets.validate)(X, Y[1:])
+
+
 def test_datasets_are_listed_by_name():
     assert {"sphere": datasets.sphere, "gaussian": datasets.gaussian} == datasets.DATASETS
