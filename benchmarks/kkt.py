@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--d", type=int, default=100)
     parser.add_argument("--samples", type=int, nargs="+", default=[10, 40, 100, 251])
     parser.add_argument("--width", type=int, nargs="+", default=[50, 200, 1000])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
         "--deep", action="store_true", help="only deep training, recorded as NAME-deep"
     )

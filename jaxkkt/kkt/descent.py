@@ -125,6 +125,9 @@ def _step(problem: Problem, state: State) -> State:
     there = systems.total(systems.products(boxes, systems.moved(point, step, far)))
     there += jnp.dot(slack + far * by_slack, a + far * by_weight, precision=PRECISION)
     target = mean * jnp.clip(there / pairs / mean, 0, 1) ** 3
+    # No lower than asked: prices near rounding would spoil the margins.
+    size = jnp.sum(jnp.where(problem.real, point.multipliers, 0))
+    target = jnp.maximum(target, 0.1 * ENOUGH * size / pairs)
     extra = systems.second_order(boxes, step)
     wanted = jax.tree.map(lambda a, b: target - a - b, now, extra)
     best = move(wanted, target - slack * a - by_slack * by_weight + a * turn)
@@ -140,7 +143,7 @@ def _step(problem: Problem, state: State) -> State:
     fresh = jax.tree.map(partial(jnp.where, ok), fresh, state)
     fresh = _renewed(problem, fresh)
     still = jnp.all(fresh.tangent == tangent)
-    left = mean * pairs / jnp.sum(jnp.where(problem.real, point.multipliers, 0))
+    left = mean * pairs / size
     error = jnp.max(jnp.where(problem.real, jnp.abs(over_multipliers), 0))
     error = jnp.maximum(error, jnp.max(jnp.abs(missing)))
     return fresh._replace(done=ok & still & (left <= ENOUGH) & (error <= ERROR), stuck=~ok)
