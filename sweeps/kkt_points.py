@@ -114,14 +114,15 @@ def angle(a: Params, b: Params) -> float:
     return float(np.arccos(np.clip(cosine, -1, 1)))
 
 
-def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
-    """One network through all levels, over way and log s, where log s = log(-log L)."""
+def follow(run: jk.Run, kink_tolerance: float) -> tuple[jk.Status, xr.Dataset | None]:
+    """One network through all levels, over way and log s = log(-log L), if it reaches them."""
     start, data = draw(run)
     data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
     budget = run.width, min(run.samples, 24)
     trained = jk.train_through(start, *data, levels=TRAINED)
-    if not (trained.status == jk.Status.CONVERGED).all():
-        raise ValueError(f"{run.name} did not reach {TRAINED[-1]:g}: status {trained.status}")
+    status = jk.Status(int(trained.status[-1]))
+    if status != jk.Status.CONVERGED:
+        return status, None
     handed = jax.tree.map(lambda leaf: leaf[TRAINED.index(HANDED_OVER)], trained.params)
     limit = kkt.follow_flow(handed, *data, start=HANDED_OVER, levels=FOLLOWED, step=STEP)
     stacks = {"trained": trained.params, "followed": limit.params}
@@ -148,7 +149,7 @@ def follow(run: jk.Run, kink_tolerance: float) -> xr.Dataset:
             "polish_status": np.array([found.status], float),
         }
         parts.append(_part({**values, **extra}, way, np.array([level])))
-    return xr.concat(parts, "way", join="outer")
+    return status, xr.concat(parts, "way", join="outer")
 
 
 def _log_s(level: float) -> float:
@@ -163,18 +164,33 @@ def _part(values: dict[str, Any], way: str, levels: np.ndarray) -> xr.Dataset:
 
 
 def study(runs: Sequence[jk.Run], kink_tolerance: float, progress: bool) -> xr.Dataset:
-    """All runs, one a core, over way, log s, samples, width, init_scale and seed."""
+    """All runs, one a core, over way, log s, samples, width, init_scale and seed.
+
+    Runs that do not reach the levels are NaN; `status` is that of every run's training.
+    Raises ValueError where no run reaches them.
+    """
     mode = settings()
 
-    def one(run: jk.Run) -> xr.Dataset:
+    def one(run: jk.Run) -> tuple[jk.Status, xr.Dataset | None]:
         with using(mode):
-            found = follow(run, kink_tolerance)
-        names = ("samples", "width", "init_scale", "seed")
-        return found.expand_dims({name: [getattr(run, name)] for name in names})
+            return follow(run, kink_tolerance)
 
     with ThreadPoolExecutor(cores()) as pool:
         done = list(tqdm(pool.map(one, runs), total=len(runs), disable=not progress, unit="run"))
-    return xr.combine_by_coords(done)  # type: ignore[return-value]
+    reached = [found for _, found in done if found is not None]
+    if not reached:
+        ends = sorted({status.name for status, _ in done})
+        raise ValueError(f"no network reached a log loss of {TRAINED[-1]:g}: {', '.join(ends)}")
+    nothing = xr.full_like(reached[0], np.nan)
+    names = ("samples", "width", "init_scale", "seed")
+    return xr.combine_by_coords(  # type: ignore[return-value]
+        [
+            (nothing if found is None else found)
+            .assign(status=int(status))
+            .expand_dims({name: [getattr(run, name)] for name in names})
+            for run, (status, found) in zip(runs, done, strict=True)
+        ]
+    )
 
 
 def figure(results: xr.Dataset, out: Path) -> list[Path]:
@@ -285,6 +301,18 @@ def findings(results: xr.Dataset) -> list[str]:
         *turned,
         f"- polished networks whose residual (kink tolerance 1e-6) and slackness are at most "
         f"{TARGET:g}: {int(good.sum())} of {int(polished.notnull().sum())}.",
+        *_failed(results.status),
+    ]
+
+
+def _failed(status: xr.DataArray) -> list[str]:
+    """One line for each run that did not reach the levels, of how many."""
+    ends = status.stack(run=status.dims).to_series()
+    return [
+        f"- not trained to {TRAINED[-1]:g}, one of {len(ends)} runs: "
+        + ", ".join(f"{n} = {v:g}" for n, v in zip(ends.index.names, place, strict=True))
+        + f": {jk.Status(end).name}."
+        for place, end in ends[ends != jk.Status.CONVERGED].items()
     ]
 
 

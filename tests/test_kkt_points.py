@@ -60,6 +60,27 @@ def test_bad_input_is_told(arguments, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(monkeypatch):
+    runs = jk.grid(d=[8], samples=[6], width=[20], seed=range(2))
+
+    def follow(run, kink_tolerance):
+        if run.seed == 1:
+            return jk.Status.STALLED, None
+        at = {"way": ["trained"], "log_s": [4.0]}
+        return jk.Status.CONVERGED, xr.Dataset({"kinks": (("way", "log_s"), [[3.0]])}, at)
+
+    monkeypatch.setattr(kkt_points, "follow", follow)
+    results = kkt_points.study(runs, 1e-3, progress=False)
+    assert results.kinks.sel(seed=0).item() == 3
+    assert np.isnan(results.kinks.sel(seed=1).item())
+    assert kkt_points._failed(results.status) == [
+        "- not trained to -100000, one of 2 runs: samples = 6, width = 20, init_scale = 1, seed = 1: "
+        "STALLED."
+    ]
+    with pytest.raises(ValueError, match="no network reached a log loss of -100000: STALLED"):
+        kkt_points.study(runs[1:], 1e-3, progress=False)
+
+
 @pytest.mark.slow
 def test_the_study_from_its_command_line(tmp_path, capsys):
     arguments = ["--d", "12", "--samples", "6", "--width", "20", "--seeds", "1"]
