@@ -74,8 +74,8 @@ def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(monkeypa
     assert results.kinks.sel(seed=0).item() == 3
     assert np.isnan(results.kinks.sel(seed=1).item())
     assert kkt_points._failed(results.status) == [
-        "- not trained to -100000, one of 2 runs: samples = 6, width = 20, init_scale = 1, seed = 1: "
-        "STALLED."
+        "- not trained to -100000, one of 2 runs: "
+        "samples = 6, width = 20, init_scale = 1, seed = 1: STALLED."
     ]
     with pytest.raises(ValueError, match="no network reached a log loss of -100000: STALLED"):
         kkt_points.study(runs[1:], 1e-3, progress=False)
