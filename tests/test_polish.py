@@ -358,6 +358,23 @@ def test_few_working_neurons_end_at_a_kkt_point_of_their_own(wide):
     assert got.normalized_margin > got.normalized_margin_before
 
 
+def test_few_working_neurons_see_every_sample():
+    """Clones of one neuron reach furthest, but half the samples are seen by two others alone."""
+    x, y = np.eye(4), np.array([1.0, 1.0, -1.0, -1.0])
+    w = np.concatenate([np.tile([3.0, 3.0, 0.0, 0.0], (70, 1)), x[2:]])
+    v = np.concatenate([np.full(70, 18**0.5), [-1.0, -1.0]])
+    params = Params(jnp.asarray(w), jnp.zeros(72), jnp.asarray(v))
+    got = polish(params, x, y, working=8)
+    assert got.status == PolishStatus.POLISHED
+    assert 3 <= got.live <= 8
+    assert_kkt(certify(got.params, x, y, budget=(8, 4)))
+    # The clones alone classify nothing of the other class: told, and no number is given.
+    alone = polish(params, x, y, working=1)
+    assert alone.status == PolishStatus.STOPPED_EARLY
+    assert jnp.isnan(alone.normalized_margin)
+    assert jnp.isnan(alone.params.w).all()
+
+
 def test_too_few_steps_are_told(wide):
     got = polish(wide.before, *wide.data, max_steps=1)
     assert got.status == PolishStatus.STOPPED_EARLY

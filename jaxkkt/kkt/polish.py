@@ -33,6 +33,8 @@ from jaxkkt.networks import PRECISION, Params, relu
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
+# Of the mean height, for neurons that reach none.
+SPARE = 0.1
 
 
 class PolishStatus(IntEnum):
@@ -70,7 +72,8 @@ class Polished(NamedTuple):
     normalized_margin, normalized_margin_before: min_i q_i / |theta|^2.
     Neurons that end in one direction may share their weight in any way: `angle` and `live` are
     those of an even share.
-    status: `PolishStatus`; the numbers are NaN where it is INFEASIBLE or NON_FINITE.
+    status: `PolishStatus`; the numbers are NaN where it is INFEASIBLE or NON_FINITE, or where steps
+        that were STOPPED_EARLY had come to no network that classifies all samples.
     """
 
     params: Params
@@ -140,7 +143,8 @@ def _polish(params: Params, x: Array, y: Array, max_steps: Array, working: int) 
     status = jnp.where(state.done, PolishStatus.POLISHED, PolishStatus.STOPPED_EARLY)
     status = jnp.where(feasible, status, PolishStatus.INFEASIBLE)
     status = jnp.where(finite, status, PolishStatus.NON_FINITE)
-    worth = feasible & finite
+    smallest_after = jnp.min(jnp.where(real, networks.margins(polished, x, y), jnp.inf))
+    worth = feasible & finite & (smallest_after > 0) & (after < jnp.inf)
 
     def known(value: Array) -> Array:
         return jnp.where(worth, value, jnp.nan)
@@ -151,9 +155,7 @@ def _polish(params: Params, x: Array, y: Array, max_steps: Array, working: int) 
         angle=known(jnp.arccos(jnp.clip(cosine, -1, 1))),
         live=_live(polished, x, y),
         live_before=_live(params, x, y),
-        normalized_margin=known(
-            jnp.min(jnp.where(real, networks.margins(polished, x, y), jnp.inf)) / after
-        ),
+        normalized_margin=known(smallest_after / after),
         normalized_margin_before=known(smallest / before),
         status=status.astype(jnp.int32),
     )
@@ -171,10 +173,12 @@ def _points(x: Array) -> Array:
 
 
 def _chosen(params: Params, x: Array, y: Array, points: Array, w: int) -> Array:
-    """The neurons that can reach the largest h(g) = s_j sum_i lambda_i y_i relu(g . z_i).
+    """Neurons that can reach a large h(g) = s_j sum_i lambda_i y_i relu(g . z_i), and see all.
 
     lambda are the multipliers of the network as it is; h is followed uphill from each neuron's
-    own direction for a few steps.
+    own direction for a few steps. Neurons are taken one by one, by what they reach times the
+    samples of their class that they see, each of which counts less the more see it already:
+    a sample that none sees would have no margin.
     """
     k = params.v.size
     if w == k:
@@ -193,7 +197,17 @@ def _chosen(params: Params, x: Array, y: Array, points: Array, w: int) -> Array:
 
     pre = networks.preactivations(params, x).T
     best = jax.lax.fori_loop(0, 20, uphill, (pre, jnp.zeros(k, pre.dtype)))[1]
-    return jax.lax.top_k(best, w)[1]
+    reached = best + SPARE * jnp.mean(best)
+    sees = jnp.where((y[None] * sign > 0) & (pre > 0), 1.0, 0.0)
+
+    def take(left: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        seen, free = left
+        gain = reached * jnp.dot(sees, 1 / (1 + seen), precision=PRECISION)
+        neuron = jnp.argmax(jnp.where(free, gain, -1))
+        return (seen + sees[neuron], free.at[neuron].set(False)), neuron
+
+    start = jnp.zeros(y.size, pre.dtype), jnp.ones(k, bool)
+    return jax.lax.scan(take, start, length=w)[1]
 
 
 def _network(
