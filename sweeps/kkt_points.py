@@ -118,7 +118,7 @@ def follow(run: jk.Run, kink_tolerance: float) -> tuple[jk.Status, xr.Dataset | 
     """One network through all levels, over way and log s = log(-log L), if it reaches them."""
     start, data = draw(run)
     data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
-    budget = run.width, min(run.samples, 64)
+    budget = run.width, min(run.samples, max(24, run.samples * 2 // 3))
     trained = jk.train_through(start, *data, levels=TRAINED)
     status = jk.Status(int(trained.status[-1]))
     if status != jk.Status.CONVERGED:
