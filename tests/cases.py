@@ -6,10 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxkkt as jk
 from jaxkkt import datasets, networks, training
 from jaxkkt.datasets import Dataset
 
 CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
+
+
+# Certificates take most of a sweep's compilation, and have tests of their own.
+sweep = partial(jk.sweep, measurements=[jk.flips()], progress=False)
 
 
 @partial(jax.jit, static_argnames=("m", "d", "k"))

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
@@ -35,7 +36,8 @@ def recorded(bucket, queue, programs, *rest):
     used.add((device().id, compiled.id))
     return run_bucket(bucket, queue, programs, *rest)
 streams.run_bucket = recorded
-table = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)), progress=False)
+runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
+table = jk.sweep(runs, measurements=[jk.flips()], progress=False)
 print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
 """
 
@@ -45,16 +47,16 @@ import json, multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
 import jaxkkt as jk
 
-runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+runs = jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0])
 with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
     table = jk.sweep(runs, progress=False, executor=executor)
-print(json.dumps(table.flip_size.values.ravel().tolist()))
+print(json.dumps(table[["flip_size", "residual_clarke"]].to_array().values.ravel().tolist()))
 """
 
 
 @pytest.fixture(scope="module")
 def whole():
-    table = jk.sweep(RUNS, progress=False)
+    table = sweep(RUNS)
     assert not np.isnan(table.flip_size).any()  # two of them do not flip: inf
     return table
 
@@ -62,7 +64,7 @@ def whole():
 class TestDevices:
     @pytest.mark.parametrize("count", [2, 4])
     def test_bits_do_not_depend_on_their_number(self, count):
-        alone = jk.sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)), progress=False)
+        alone = sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)))
         out = subprocess.run(
             [sys.executable, "-c", ON_DEVICES, str(count)], check=True, capture_output=True
         ).stdout
@@ -96,9 +98,9 @@ class TestDevices:
     def test_streams_draw_with_the_generator_of_the_caller(self):
         run = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
         with jax.default_prng_impl("rbg"):
-            other = jk.sweep(run, progress=False)
+            other = sweep(run)
         assert np.isfinite(other.flip_size)
-        assert other.flip_size.item() != jk.sweep(run, progress=False).flip_size.item()
+        assert other.flip_size.item() != sweep(run).flip_size.item()
 
 
 class Inline:
@@ -121,11 +123,14 @@ class Inline:
         return task
 
 
-def test_processes_give_the_same_bits(whole):
+def test_processes_give_the_same_bits():
+    here = jk.sweep(jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0]), progress=False)
     out = subprocess.run(
         [sys.executable, "-c", IN_PROCESSES], check=True, capture_output=True
     ).stdout
-    np.testing.assert_array_equal(np.array(json.loads(out)), whole.flip_size.values.ravel())
+    expected = here[["flip_size", "residual_clarke"]].to_array().values.ravel()
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(np.array(json.loads(out)), expected)
 
 
 @pytest.fixture
@@ -147,7 +152,7 @@ class TestExecutors:
     def test_small_tasks_give_the_same_bits(self, whole, monkeypatch, capsys):
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         with ThreadPoolExecutor(2) as executor:
-            table = jk.sweep(RUNS, executor=executor)
+            table = sweep(RUNS, progress=True, executor=executor)
         xr.testing.assert_identical(table, whole)
         shown = capsys.readouterr().err
         assert "12/12 runs" in shown
@@ -165,9 +170,9 @@ class TestExecutors:
         with monkeypatch.context() as patched:
             patched.setattr(Store, "save", stop)
             with pytest.raises(KeyboardInterrupt):
-                jk.sweep(RUNS, store=tmp_path, progress=False)
+                sweep(RUNS, store=tmp_path)
         executor = Inline()
-        table = jk.sweep(RUNS, store=tmp_path, progress=False, executor=executor)
+        table = sweep(RUNS, store=tmp_path, executor=executor)
         xr.testing.assert_identical(table, whole)
         trained = [row for task in executor.tasks for row in task.result()[0]]
         assert len(trained) == 7
@@ -180,12 +185,12 @@ class TestExecutors:
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         executor = Inline()
         with pytest.raises(OSError, match="no space left"):
-            jk.sweep(RUNS[:3], store=tmp_path, progress=False, executor=executor)
+            sweep(RUNS[:3], store=tmp_path, executor=executor)
         assert [task.cancelled for task in executor.tasks] == [False, True, True]
 
     def test_workers_keep_the_precision(self):
         with jax.enable_x64(True), ThreadPoolExecutor(1) as executor:
-            table = jk.sweep(RUNS[:1], progress=False, executor=executor)
+            table = sweep(RUNS[:1], executor=executor)
         size = table.flip_size_exact.item()
         assert np.isfinite(size)
         assert size != float(np.float32(size))
@@ -199,14 +204,14 @@ class TestExecutors:
 
         message = r"other bits than .*\n  xla_flags: '' in the sweep, '--xla.*in the worker"
         with pytest.raises(ValueError, match=message):
-            jk.sweep(RUNS[:1], progress=False, executor=Elsewhere())
+            sweep(RUNS[:1], executor=Elsewhere())
 
     @pytest.mark.parametrize("change", ["jax_default_prng_impl", "jax_enable_x64"])
     def test_settings_are_part_of_the_store(self, change, tmp_path):
-        jk.sweep(RUNS[:1], store=tmp_path, progress=False)
+        sweep(RUNS[:1], store=tmp_path)
         other = {"jax_default_prng_impl": "rbg", "jax_enable_x64": True}[change]
         with using({change: other}), pytest.raises(ValueError, match=f"settings.{change}: .* now"):
-            jk.sweep(RUNS[:1], store=tmp_path, progress=False)
+            sweep(RUNS[:1], store=tmp_path)
 
     def test_a_task_that_fails_loses_no_other_row(self, tmp_path, monkeypatch):
         class FirstFails(Inline):
@@ -220,7 +225,7 @@ class TestExecutors:
 
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         with pytest.raises(ArithmeticError, match="no such number"):
-            jk.sweep(RUNS[:3], store=tmp_path, progress=False, executor=FirstFails())
+            sweep(RUNS[:3], store=tmp_path, executor=FirstFails())
         assert len(list((tmp_path / "rows").glob("*.json"))) == 2
 
     def test_tasks_are_cancelled_when_one_cannot_be_submitted(self, monkeypatch):
@@ -233,13 +238,13 @@ class TestExecutors:
         executor = Full()
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         with pytest.raises(OSError, match="the queue is full"):
-            jk.sweep(RUNS[:3], progress=False, executor=executor)
+            sweep(RUNS[:3], executor=executor)
         assert [task.cancelled for task in executor.tasks] == [True, True]
 
     def test_forks_are_refused(self, monkeypatch):
         monkeypatch.setattr(executors, "_IMPORTED_BY", -1)
         with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="is a fork, in"):
-            jk.sweep(RUNS[:1], progress=False, executor=executor)
+            sweep(RUNS[:1], executor=executor)
 
     def test_there_is_work_for_many_workers(self):
         planned = jk.plan_sweep(jk.grid(d=[8, 12], alpha=[1.0], width=[20], seed=range(200)))

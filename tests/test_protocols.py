@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import sweep
 
 import jaxkkt as jk
 
@@ -16,8 +17,8 @@ RUNS = jk.grid(
 
 @pytest.mark.slow
 def test_the_flow_ends_where_the_paper_does():
-    paper = jk.sweep(RUNS, jk.paper_protocol(), progress=False)
-    flow = jk.sweep(RUNS, progress=False)
+    paper = sweep(RUNS, jk.paper_protocol())
+    flow = sweep(RUNS)
     for table in (paper, flow):
         assert (table.status == jk.Status.CONVERGED).all()
     assert (paper.steps / flow.steps).min() >= 50

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
+from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import lanes, streams
@@ -26,7 +27,8 @@ def crash(self, row):
     if len(landed) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 Store.save = crash
-jk.sweep(jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3)), store=sys.argv[1])
+runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+jk.sweep(runs, measurements=[jk.flips()], store=sys.argv[1])
 """
 
 
@@ -35,7 +37,7 @@ class TestStore:
 
     def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(self, tmp_path):
         runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
-        whole = jk.sweep(runs, store=tmp_path / "whole", progress=False)
+        whole = sweep(runs, store=tmp_path / "whole")
         for count in (2, 3):
             code = subprocess.run(
                 [sys.executable, "-c", CRASH, tmp_path / "killed", str(count)],
@@ -45,16 +47,16 @@ class TestStore:
             ).returncode
             assert code == -signal.SIGKILL
         assert len(list((tmp_path / "killed" / "rows").glob("*.json"))) == 5
-        resumed = jk.sweep(runs, store=tmp_path / "killed", progress=False)
+        resumed = sweep(runs, store=tmp_path / "killed")
         xr.testing.assert_identical(resumed, whole)
         for path in (tmp_path / "whole" / "rows").iterdir():
             assert (tmp_path / "killed" / "rows" / path.name).read_bytes() == path.read_bytes()
 
     def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
-        first = jk.sweep(self.runs, store=tmp_path, progress=False)
+        first = sweep(self.runs, store=tmp_path)
         compiled = []
         monkeypatch.setattr(streams, "compile_bucket", lambda *args: compiled.append(args))
-        xr.testing.assert_identical(jk.sweep(self.runs, store=tmp_path, progress=False), first)
+        xr.testing.assert_identical(sweep(self.runs, store=tmp_path), first)
         assert not compiled
 
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
@@ -70,24 +72,24 @@ class TestStore:
         monkeypatch.setattr(Store, "save", full)
         runs = jk.grid(d=[60], alpha=[1.0], width=[200], seed=range(60))
         with pytest.raises(OSError, match="no space left"):
-            jk.sweep(runs, store=tmp_path, progress=False)
+            sweep(runs, store=tmp_path)
         assert len(drawn) < 40
 
     def test_results_file_opens_as_the_dataset(self, tmp_path):
-        table = jk.sweep(self.runs, store=tmp_path, progress=False)
+        table = sweep(self.runs, store=tmp_path)
         with xr.open_dataset(tmp_path / "results.nc") as opened:
             xr.testing.assert_equal(opened, table)
             assert opened.flip_size.attrs["units"]
             assert "jaxlib" in opened.attrs["versions"]
 
     def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
-        jk.sweep(self.runs, store=tmp_path, progress=False)
+        sweep(self.runs, store=tmp_path)
         with pytest.raises(ValueError, match=r"protocol.name: 'flow.*0.01.*' in the folder, 'flow"):
-            jk.sweep(self.runs, jk.flow_protocol(delta=0.02), store=tmp_path, progress=False)
+            sweep(self.runs, jk.flow_protocol(delta=0.02), store=tmp_path)
         with pytest.raises(ValueError, match=r"measurements: .*slack=1.1.*slack=1.2"):
-            jk.sweep(self.runs, measurements=[jk.flips(1.2)], store=tmp_path, progress=False)
+            sweep(self.runs, measurements=[jk.flips(1.2)], store=tmp_path)
         with pytest.raises(ValueError, match="runs: 3 in the folder, 2 now"):
-            jk.sweep(self.runs[:2], store=tmp_path, progress=False)
+            sweep(self.runs[:2], store=tmp_path)
 
     def test_folder_of_something_else_is_refused(self, tmp_path):
         (tmp_path / "rows").mkdir()
