@@ -30,6 +30,7 @@ SECONDS = 5.0
 # The kink tolerance that suits networks whose steps met kinks, beside the default of 1e-6.
 WIDE = 1e-3
 LEVELS = (jk.training.TARGET, -1e3, -1e4, -1e5)
+SIZES = {False: ((10, 40, 100, 251), (50, 200, 1000)), True: ((10, 40, 100), (200, 1000))}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,11 +41,17 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--d", type=int, default=100)
-    parser.add_argument("--samples", type=int, nargs="+", default=[10, 40, 100, 251])
-    parser.add_argument("--width", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument(
+        "--samples", type=int, nargs="+", help="(default: 10 40 100 251; 10 40 100 with --deep)"
+    )
+    parser.add_argument(
+        "--width", type=int, nargs="+", help="(default: 50 200 1000; 200 1000 with --deep)"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--deep", action="store_true", help="only deep training, recorded as NAME-deep"
+        "--deep",
+        action="store_true",
+        help="only deep training, of seed 0 at every size, recorded as NAME-deep",
     )
     parser.add_argument("--name", default="kkt", help="of the record (default: kkt)")
     return parser
@@ -70,9 +77,11 @@ def timed(
         return result, (time.perf_counter() - started) / at_once
 
     one(networks[0])
+    # The last ones have company too.
+    filled = [*networks, *networks[: -len(networks) % at_once]]
     with ThreadPoolExecutor(at_once) as pool:
-        results, seconds = zip(*pool.map(one, networks), strict=True)
-    return list(results), list(seconds)
+        results, seconds = zip(*pool.map(one, filled), strict=True)
+    return list(results[: len(networks)]), list(seconds[: len(networks)])
 
 
 def polished(runs: Sequence[jk.Run]) -> dict[str, Any]:
@@ -150,30 +159,30 @@ def deep(run: jk.Run) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    samples, widths = SIZES[options.deep]
     try:
         runs = jk.grid(
-            d=(options.d,), samples=options.samples, width=options.width, seed=range(options.seeds)
+            d=(options.d,),
+            samples=options.samples or samples,
+            width=options.width or widths,
+            seed=range(1 if options.deep else options.seeds),
         )
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    sizes = sorted({(run.samples, run.width) for run in runs})
-    if not options.deep:
-        polish_all(runs, sizes, options.name)
-        return 0
-    rows = []
-    for size in sizes:
-        if size[0] <= options.d and size[1] >= 200:
-            rows += deep(next(r for r in runs if (r.samples, r.width) == size))
-    print(markdown(rows))
-    write(f"{options.name}-deep", {"deep": rows})
+    if options.deep:
+        rows = [row for run in runs for row in deep(run)]
+        print(markdown(rows))
+        write(f"{options.name}-deep", {"deep": rows})
+    else:
+        polish_all(runs, options.name)
     return 0
 
 
-def polish_all(runs: Sequence[jk.Run], sizes: Sequence[tuple[int, int]], name: str) -> None:
+def polish_all(runs: Sequence[jk.Run], name: str) -> None:
     """Prints and records the polishes of all runs."""
     rows = []
-    for size in sizes:
+    for size in sorted({(run.samples, run.width) for run in runs}):
         rows.append(polished([r for r in runs if (r.samples, r.width) == size]))
         print(rows[-1], file=sys.stderr, flush=True)
     met, count = sum(r["met"] for r in rows), len(runs)

@@ -97,9 +97,10 @@ def polish(
     """A KKT point of min |theta|^2 / 2 subject to q_i >= 1, near a network that classifies all.
 
     Neurons keep their signs; most of them vanish. At most `working` neurons take part, those that
-    the multipliers of the network as it is favour; the others are set to zero, which no condition
-    of a KKT point forbids. By default they are as many as a step has time for, and no fewer than
-    64 or a quarter of the samples: some m/6 neurons are left at the end.
+    the multipliers of the network as it is favour, spread so that every sample is seen by some of
+    its own class; the others are set to zero, which no condition of a KKT point forbids. By default
+    they are as many as a step has time for, and no fewer than 64 or a quarter of the samples: some
+    m/6 neurons are left at the end.
     Computed in float64 whatever the inputs are.
 
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
