@@ -239,7 +239,8 @@ def figure(results: xr.Dataset, out: Path) -> list[Path]:
 
 
 def tables(results: xr.Dataset) -> str:
-    """Medians over seeds and scales, by samples, width and level; then the findings."""
+    """Medians over seeds and scales, by samples, width and level; then the findings, of all runs
+    and by samples."""
     lines = [
         "| m | k | log L | residual, one-sided | residual, Clarke | slackness | normalized margin "
         "| c |",
@@ -263,7 +264,11 @@ def tables(results: xr.Dataset) -> str:
             shown = " | ".join(f"{value:.2g}" for value in means[:3])
             name = f"{level:g}" if way in ("trained", "followed") else way
             lines.append(f"| {m} | {k} | {name} | {shown} | {means[3]:.4f} | {float(c):.3f} |")
-    return "\n".join([*lines, "", *findings(results)]) + "\n"
+    lines += ["", *findings(results)]
+    if results.samples.size > 1:
+        for m in results.samples.values:
+            lines += ["", f"m = {m}:", "", *findings(results.sel(samples=[m]))]
+    return "\n".join(lines) + "\n"
 
 
 def findings(results: xr.Dataset) -> list[str]:
@@ -301,8 +306,18 @@ def findings(results: xr.Dataset) -> list[str]:
         *turned,
         f"- polished networks whose residual (kink tolerance 1e-6) and slackness are at most "
         f"{TARGET:g}: {int(good.sum())} of {int(polished.notnull().sum())}.",
+        _certified(results),
         *_failed(results.status),
     ]
+
+
+def _certified(results: xr.Dataset) -> str:
+    status, gap = results.certificate_status, results.residual_gap
+    good = int((status == kkt.CertificateStatus.CERTIFIED).sum())
+    return (
+        f"- certified networks: {good} of {int(status.notnull().sum())}, the squared residual at "
+        f"most {float(gap.max()):.1e} above the least there is."
+    )
 
 
 def _failed(status: xr.DataArray) -> list[str]:
