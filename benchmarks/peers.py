@@ -27,8 +27,8 @@ def torch_loop(params: Params, data: Dataset, check_every: int = 1) -> Advance:
 
     Reading the loss waits for the step on an accelerator; on a CPU it costs next to nothing.
     """
-    torch = _torch()
-    x, y = (_tensors(torch, a) for a in data)
+    torch = torch_module()
+    x, y = (tensors(torch, a) for a in data)
     runs = []
     for i in range(len(y)):
         k, d = params.w[i].shape
@@ -36,7 +36,7 @@ def torch_loop(params: Params, data: Dataset, check_every: int = 1) -> Advance:
             torch.nn.Linear(d, k), torch.nn.ReLU(), torch.nn.Linear(k, 1, bias=False)
         ).to(x.device)
         with torch.no_grad():
-            w, b, v = (_tensors(torch, a[i]) for a in params)
+            w, b, v = (tensors(torch, a[i]) for a in params)
             for weight, start in zip(model.parameters(), (w, b, v[None]), strict=True):
                 weight.copy_(start)
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
@@ -66,9 +66,9 @@ def torch_batched(params: Params, data: Dataset) -> Advance:
     Without a stopping rule, in its favour. Autograd over the same products, or new buffers every
     step, took up to twice the time.
     """
-    torch = _torch()
-    x, y = (_tensors(torch, a) for a in data)
-    w, b, v = (_tensors(torch, a) for a in params)
+    torch = torch_module()
+    x, y = (tensors(torch, a) for a in data)
+    w, b, v = (tensors(torch, a) for a in params)
     weights, inputs = w.mT.contiguous(), x.mT.contiguous()
     hidden = x.new_empty(*y.shape, v.shape[1])
     on_pre = torch.empty_like(hidden)
@@ -124,8 +124,8 @@ def jax_vmap(params: Params, data: Dataset) -> Advance:
 
 def torch_product(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
     """The product a @ b of stacked matrices by PyTorch, into one buffer; waits for a GPU."""
-    torch = _torch()
-    x, y = _tensors(torch, a), _tensors(torch, b)
+    torch = torch_module()
+    x, y = tensors(torch, a), tensors(torch, b)
     out = torch.empty_like(y)
 
     def product() -> Any:
@@ -136,7 +136,7 @@ def torch_product(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
     return product
 
 
-def _torch() -> Any:
+def torch_module() -> Any:
     try:
         import torch
     except ImportError as error:
@@ -147,7 +147,7 @@ def _torch() -> Any:
     return torch
 
 
-def _tensors(torch: Any, array: jax.Array | np.ndarray) -> Any:
+def tensors(torch: Any, array: jax.Array | np.ndarray) -> Any:
     """A copy of the array, on the GPU where JAX and PyTorch both have one."""
     on_gpu = jax.default_backend() == "gpu" and torch.cuda.is_available()
     return torch.tensor(np.asarray(array), device="cuda" if on_gpu else "cpu")

@@ -4,9 +4,12 @@ The names below are the public interface; the modules hold what each is made of.
 """
 
 from jaxkkt import (
+    adversarial,
     datasets,
     engine,
+    images,
     kkt,
+    lazy,
     losses,
     measurements,
     networks,
@@ -14,12 +17,13 @@ from jaxkkt import (
     perturbations,
     plotting,
     representations,
+    theory,
     training,
 )
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import Run, grid, landed, plan_sweep, summarize, sweep
-from jaxkkt.measurements import Measurement, certificates, flips
+from jaxkkt.measurements import Measurement, certificates, flips, gradient_steps
 from jaxkkt.networks import Params
 from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train, train_through
 
@@ -31,14 +35,18 @@ __all__ = [
     "Run",
     "Status",
     "__version__",
+    "adversarial",
     "certificates",
     "datasets",
     "engine",
     "flips",
     "flow_protocol",
+    "gradient_steps",
     "grid",
+    "images",
     "kkt",
     "landed",
+    "lazy",
     "losses",
     "measurements",
     "networks",
@@ -50,6 +58,7 @@ __all__ = [
     "representations",
     "summarize",
     "sweep",
+    "theory",
     "train",
     "train_through",
     "training",

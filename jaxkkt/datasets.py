@@ -33,6 +33,14 @@ def sphere(
     return Dataset(x * jnp.where(norm > 0, jnp.sqrt(dim) / jnp.where(norm > 0, norm, 1), 0), y)
 
 
+def unit_sphere(
+    key: PRNGKeyArray, samples: Size, dim: Size, shape: tuple[int, int] | None = None
+) -> Dataset:
+    """`sphere` with |x| = 1: the inputs that the theorems of Wang et al. (2022) ask for."""
+    x, y = sphere(key, samples, dim, shape)
+    return Dataset(x / jnp.sqrt(dim), y)
+
+
 def gaussian(
     key: PRNGKeyArray, samples: Size, dim: Size, shape: tuple[int, int] | None = None
 ) -> Dataset:
@@ -44,7 +52,7 @@ def gaussian(
     return Dataset(x / jnp.sqrt(dim), y)
 
 
-DATASETS = {"sphere": sphere, "gaussian": gaussian}
+DATASETS = {"sphere": sphere, "unit sphere": unit_sphere, "gaussian": gaussian}
 
 
 def pad(data: Dataset, samples: int, dim: int) -> Dataset:

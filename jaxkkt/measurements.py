@@ -3,26 +3,30 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxkkt import kkt, networks, perturbations
+from jaxkkt import kkt, lazy, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A named function (params, data) -> scalars, with the units and meaning of each.
+    """A named function (params, *needs) -> scalars, with the units and meaning of each.
 
-    Samples with y = 0 are padding and must not count. `attributes` become the attributes of the
-    variables in the results. `name` stands for the measurement and its settings in records.
+    `needs` names what it is called with after the trained parameters: "data" are the samples that
+    the run trained on, "test" others from the same source, "start" its initial parameters. Samples
+    with y = 0 are padding and must not count. `attributes` become the attributes of the variables
+    in the results. `name` stands for the measurement and its settings in records.
     """
 
     name: str
-    function: Callable[[Params, Dataset], dict[str, Array]]
+    function: Callable[..., dict[str, Array]]
     attributes: Mapping[str, Mapping[str, str]]
+    needs: tuple[Literal["data", "test", "start"], ...] = ("data",)
 
 
 @cache
@@ -91,6 +95,41 @@ def certificates(
     return Measurement(f"certificates({settings})", measure, _CERTIFICATE_ATTRIBUTES)
 
 
+@cache
+def gradient_steps(bracket: float = 1.0) -> Measurement:
+    """The smallest single gradient steps that flip test points: `perturbations.gradient_steps`.
+
+    Means are over the test points that are classified correctly and flipped by a step within the
+    bracket; the others are counted. Wang et al. (2022), Section 5.1.
+    """
+
+    def measure(params: Params, test: Dataset, start: Params) -> dict[str, Array]:
+        x, y = test
+        count = jnp.sum(y != 0)
+        found = perturbations.gradient_steps(params, x, bracket)
+        needing = found.needs_step(y)
+        flipped = needing & (found.status == perturbations.StepStatus.FLIPPED)
+        norm = jnp.linalg.norm(x, axis=1)
+
+        def mean(values: Array) -> Array:
+            return jnp.sum(jnp.where(flipped, values, 0)) / jnp.sum(flipped)
+
+        moved = lazy.distances(params, start)
+        return {
+            "step_eta": mean(found.eta),
+            "step_gradient_norm": mean(found.gradient_norm),
+            "step_size": mean(found.size),
+            "step_relative_size": mean(found.size / jnp.where(norm > 0, norm, 1)),
+            "step_needed_share": jnp.sum(needing) / count,
+            "step_flipped_share": jnp.sum(flipped) / jnp.sum(needing),
+            "furthest": jnp.max(jnp.where(params.v != 0, moved / jnp.abs(params.v), 0)),
+        }
+
+    return Measurement(
+        f"gradient_steps(bracket={bracket:g})", measure, _STEP_ATTRIBUTES, ("test", "start")
+    )
+
+
 NOT_CERTIFIED = -1
 
 _LENGTH = "units of the input (|x| = sqrt(d) for sphere data)"
@@ -120,6 +159,38 @@ _FLIP_ATTRIBUTES = {
     "min_margin": {"long_name": "smallest margin min_i q_i", "units": "1"},
     "normalized_margin": {"long_name": "min_i q_i / |theta|^2", "units": "1"},
     "squared_norm": {"long_name": "|theta|^2", "units": "1"},
+}
+
+_STEP_ATTRIBUTES = {
+    "step_eta": {
+        "long_name": "smallest gradient step |eta| that flips, mean over test points",
+        "units": "units of input squared an output",
+    },
+    "step_gradient_norm": {
+        "long_name": "norm of the gradient in the input, mean over test points",
+        "units": "outputs a unit of the input",
+    },
+    "step_size": {
+        "long_name": "size |delta| of the smallest gradient step that flips, mean over test points",
+        "units": "units of the input",
+    },
+    "step_relative_size": {
+        "long_name": "|delta| / |x| of the smallest gradient step, mean over test points",
+        "units": "1",
+    },
+    "step_needed_share": {
+        "long_name": "share of test points classified correctly, which need a step to be flipped",
+        "units": "1",
+    },
+    "step_flipped_share": {
+        "long_name": "share of those that a step within the bracket flips",
+        "units": "1",
+    },
+    "furthest": {
+        "long_name": "largest distance of a neuron from its start times sqrt(k): C0 at the edge of "
+        "the lazy ball",
+        "units": "1",
+    },
 }
 
 _CERTIFICATE_ATTRIBUTES = {

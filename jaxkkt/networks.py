@@ -4,6 +4,7 @@ Letters: m samples, d input dimension, k width.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -86,7 +87,33 @@ def gaussian(
     return _draw(jax.random.normal, key, width, dim, scale, shape)
 
 
-INITIALIZATIONS = {"torch": torch_linear, "gaussian": gaussian}
+def lazy(
+    key: PRNGKeyArray,
+    width: Size,
+    dim: Size,
+    scale: Scale = 1.0,
+    shape: tuple[int, int] | None = None,
+    biases: bool = False,
+) -> Params:
+    """f(x) = k^(-1/2) sum_j a_j relu(w_j . x): w_j ~ N(0, I) times `scale`, a_j uniform on {-1, 1}.
+
+    v_j = a_j / sqrt(k) and b = 0, or b_j ~ N(0, 1) times `scale` with `biases`. Made for training
+    that moves w (and b) alone: `lazy.lazy_protocol`. Arguments, padding and errors as in
+    `torch_linear`. Wang et al. (2022), Definition 2.1.
+    """
+    drawn = _draw(jax.random.normal, key, width, dim, 1.0, shape)
+    # `_draw` divides by the square roots of the fan-in, the scale that v keeps.
+    size = jnp.asarray(scale * jnp.sqrt(dim), drawn.w.dtype)
+    top = jnp.sign(drawn.v) / jnp.sqrt(jnp.asarray(width, drawn.v.dtype))
+    return Params(drawn.w * size, drawn.b * (size if biases else 0), top)
+
+
+INITIALIZATIONS = {
+    "torch": torch_linear,
+    "gaussian": gaussian,
+    "lazy": lazy,
+    "lazy with biases": partial(lazy, biases=True),
+}
 
 
 def pad(params: Params, width: int, dim: int) -> Params:

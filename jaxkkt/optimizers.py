@@ -1,14 +1,15 @@
 """Optax transformations over grad log L that are told the log loss.
 
-`training.step` passes each update three things beyond optax's own: the gradient is that of
-log L, `log_loss` is log L, and `squared_norm` is |grad log L|^2 over the parameters. A step on L
-itself is `exp(log learning_rate + log L) * grad log L`, which does not underflow at any loss.
+`training.step` passes each update more than optax's own: the gradient is that of log L, `log_loss`
+is log L, `squared_norm` is |grad log L|^2 over the parameters, and `samples` the number of samples
+that L sums over. A step on L itself is `exp(log learning_rate + log L) * grad log L`, which does
+not underflow at any loss.
 """
 
 from collections.abc import Callable
 from functools import partial
 from math import asinh, cosh, sinh, tanh
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +40,23 @@ class CountState(NamedTuple):
     steps: Int[Array, ""]
 
 
-def loss_scaled(learning_rate: float | optax.Schedule) -> LinearTransformation:
+def loss_scaled(
+    learning_rate: float | optax.Schedule, reduction: Literal["sum", "mean"] = "sum"
+) -> LinearTransformation:
     """Gradient descent on L: theta -= learning_rate * L * grad log L.
 
-    `learning_rate` is a positive number or an optax schedule of the step count; ValueError for
-    a number that is not positive and finite.
+    L is the sum over the samples of a step, or their mean by `reduction`. `learning_rate` is a
+    positive number or an optax schedule of the step count; ValueError for a number that is not
+    positive and finite.
     """
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
+    mean = reduction == "mean"
     if callable(learning_rate):
         schedule = learning_rate
-        return _descent(lambda count: jnp.log(schedule(count)))
+        return _descent(lambda count: jnp.log(schedule(count)), mean)
     _require_positive("learning_rate", learning_rate)
-    return _descent(lambda _: jnp.log(learning_rate))
+    return _descent(lambda _: jnp.log(learning_rate), mean)
 
 
 def paper_schedule(
@@ -236,14 +243,18 @@ def _fewest_gradients(stiffness: Array) -> Array:
     return jnp.where(stiffness <= 2 * SAFETY, 0, jnp.maximum(n, 2)).astype(jnp.int32)
 
 
-def _descent(log_learning_rate: Callable[[Array], Array]) -> LinearTransformation:
+def _descent(
+    log_learning_rate: Callable[[Array], Array], mean: bool = False
+) -> LinearTransformation:
     def init(params: Any) -> CountState:
         return CountState(jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any, state: CountState, params: Any = None, *, log_loss: Array, **_: Any
+        updates: Any, state: CountState, params: Any = None, *, log_loss: Array, **more: Any
     ) -> tuple[Any, CountState]:
         log_rate = log_learning_rate(state.steps).astype(log_loss.dtype)
+        if mean:
+            log_rate = log_rate - jnp.log(more["samples"]).astype(log_loss.dtype)
         scale = -jnp.exp(log_rate + log_loss)
         return jax.tree.map(lambda g: scale * g, updates), CountState(state.steps + 1)
 

@@ -53,6 +53,40 @@ def sqrt_d(ax: Axes, d: np.ndarray) -> Axes:
     return _legend(ax)
 
 
+def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> Axes:
+    """Accuracies over two dimensions, on logarithmic axes, with a colour bar from 0 to 1."""
+    mesh = ax.pcolormesh(
+        accuracy[along],
+        accuracy[across],
+        accuracy.transpose(across, along),
+        shading="nearest",
+        vmin=0,
+        vmax=1,
+    )
+    logarithmic(ax, accuracy[along].values)
+    ax.set_xlabel({"d": "input dimension $d$", "width": "width $k$"}.get(along, along))
+    ax.figure.colorbar(mesh, ax=ax)
+    return ax
+
+
+def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
+    """Both axes logarithmic, with a tick at every one of the few values `x`."""
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xticks(x, [f"{value:g}" for value in x])
+    ax.minorticks_off()
+    return ax
+
+
+def power_law(ax: Axes, d: np.ndarray, values: xr.DataArray, exponent: float) -> Axes:
+    """The line d^exponent through the mean of `values` on logarithms, as a claim to compare."""
+    d = np.asarray(d, dtype=float)
+    finite = values.where(np.isfinite(values) & (values > 0))
+    height = float(np.exp(np.log(finite).mean() - exponent * np.log(d).mean()))
+    ax.plot(d, height * d**exponent, color="black", linestyle="--", label=f"$d^{{{exponent:g}}}$")
+    return _legend(ax)
+
+
 def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
     """Margins y_i N(x_i - y_i c u), one line a sample, against the perturbation size c.
 

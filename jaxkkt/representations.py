@@ -14,7 +14,7 @@ All give the same trajectory for a `LinearTransformation`; "span" and "gram" are
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import SampleLoss, log_loss
@@ -47,27 +47,28 @@ class GramParams(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """log L and its gradient at a position, |grad log L|^2, min_i q_i, and whether it is dead.
+    """log L of some samples and its gradient, |grad log L|^2, min_i q_i, and whether it is dead.
 
     `dead`: no neuron is active on any sample that the loss weighs, so the gradient is exactly zero.
     """
 
     log_loss: Float[Array, ""]
+    samples: Int[Array, ""]
     gradient: Params | GramParams
     squared_norm: Float[Array, ""]
     min_margin: Float[Array, ""]
     dead: Bool[Array, ""]
 
 
-def cheapest(samples: int, dim: int, *, linear: bool, full_batch: bool) -> Representation:
-    """The exact representation with the fewest operations a step.
+def cheapest(samples: int, dim: int, *, linear: bool, gram: bool) -> Representation:
+    """The exact representation with the fewest operations a step; "gram" only where it may be.
 
     A mini-batch step in the Gram representation would still move all m preactivations, so
     mini-batches use the span where it is smaller than the input space.
     """
     if not linear:
         return "plain"
-    if full_batch and samples < 2 * dim:
+    if gram and samples < 2 * dim:
         return "gram"
     return "span" if samples < dim else "plain"
 
@@ -139,6 +140,7 @@ def gradient(
     min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
     return Gradient(
         log_loss=value,
+        samples=jnp.sum(real, dtype=jnp.int32),
         gradient=grads,
         squared_norm=squared,
         min_margin=min_margin,

@@ -30,6 +30,8 @@ class Status(IntEnum):
     NOT_SEPARABLE = 3
     DIVERGED = 4
     STALLED = 5
+    LEFT_BALL = 6
+    LEFT_AT_ONCE = 7
 
     def describe(self) -> str:
         return _SENTENCES[self]
@@ -50,7 +52,19 @@ _SENTENCES = {
     Status.STALLED: (
         "the gradient is exactly zero: no neuron is active on any sample that the loss weighs"
     ),
+    Status.LEFT_BALL: (
+        "the next step would have taken a neuron out of the ball around its start: this is the "
+        "last network inside"
+    ),
+    Status.LEFT_AT_ONCE: (
+        "the first step would have taken a neuron out of the ball around its start: lower the "
+        "learning rate or delta, or ask for a larger ball"
+    ),
 }
+
+# A run that ended as its protocol meant it to; means are over these.
+SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL)
+ALL_PARAMETERS = Params._fields
 
 TARGET = log(1e-30)
 
@@ -62,6 +76,10 @@ class Protocol:
     Training stops when log L <= `target_log_loss` (the sum over the samples) or after `max_steps`.
     Mini-batches are drawn from a new shuffle every epoch when there are more than `batch_size`
     samples; their stopping rule reads the loss summed over the epoch's batches as they went by.
+    Of the parameters only those named in `trained` move. With a `ball` training also stops before
+    the step that would take |w_j - start_j| beyond ball |v_j| for a neuron j: with the top layer
+    v_j = +-1/sqrt(k) of `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0
+    (Wang et al. 2022, Definition 2.1). It asks for a v that is not trained.
     `representation` is "auto" (the cheapest exact one) or a name from `representations`.
     `expected_steps` is a guess for planning, `name` stands for the protocol in records and must
     tell its settings apart.
@@ -72,6 +90,8 @@ class Protocol:
     batch_size: int | None = None
     target_log_loss: float = TARGET
     max_steps: int = 100_000
+    trained: tuple[str, ...] = ALL_PARAMETERS
+    ball: float | None = None
     representation: Representation | Literal["auto"] = "auto"
     expected_steps: int = field(default=1000, compare=False)
     name: str = field(default="custom", compare=False)
@@ -89,6 +109,16 @@ class Protocol:
             raise ValueError(
                 f"unknown representation {self.representation!r}: choose from 'auto', 'plain', "
                 "'span', 'gram'"
+            )
+        if not self.trained or not set(self.trained) <= set(ALL_PARAMETERS):
+            raise ValueError(f"trained must name some of {ALL_PARAMETERS}, got {self.trained}")
+        if self.ball is not None and not (isfinite(self.ball) and self.ball > 0):
+            raise ValueError(f"ball (C0) must be positive and finite, got {self.ball}")
+        if self.ball is not None and "v" in self.trained:
+            raise ValueError("a ball has the radius ball * |v_j|: leave v out of `trained`")
+        if self.representation == "gram" and (self.ball or self.trained != ALL_PARAMETERS):
+            raise ValueError(
+                "the representation 'gram' trains all parameters, in no ball: use 'plain' or 'span'"
             )
         linear = isinstance(self.optimizer, LinearTransformation)
         if self.representation in ("span", "gram") and not linear:
@@ -111,7 +141,8 @@ class Protocol:
         if self.representation != "auto":
             return self.representation
         linear = isinstance(self.optimizer, LinearTransformation)
-        return representations.cheapest(samples, dim, linear=linear, full_batch=full_batch)
+        gram = full_batch and self.trained == ALL_PARAMETERS and self.ball is None
+        return representations.cheapest(samples, dim, linear=linear, gram=gram)
 
 
 @cache
@@ -144,9 +175,13 @@ PROTOCOLS = {"flow": flow_protocol, "paper": paper_protocol}
 
 
 class State(NamedTuple):
-    """A run between two steps. `log_loss` belongs to the position before the last update."""
+    """A run between two steps. `log_loss` belongs to the position before the last update.
+
+    `start` is w before the first step, where the protocol has a ball to stay in.
+    """
 
     position: Params | GramParams
+    start: Float[Array, "k d"] | None
     optimizer: Any
     steps: Int[Array, ""]
     log_loss: Float[Array, ""]
@@ -166,8 +201,11 @@ class Result(NamedTuple):
 def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -> State:
     """The state before the first step, at a position that `representations.encode` made."""
     dtype = position.v.dtype
+    # A copy, since the position's own memory is donated and written over.
+    start = None if protocol.ball is None else jnp.array(position.w, copy=True)  # type: ignore[union-attr]
     return State(
         position=position,
+        start=start,
         optimizer=protocol.optimizer.init(position),
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
@@ -196,14 +234,28 @@ def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State
 
 def _look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
     if protocol.full_batch(data.y.shape[0]):
-        here = representations.gradient(state.position, data, LOSSES[protocol.loss])
+        here = _gradient(state.position, data, protocol)
         return Sight(here, here.log_loss, jnp.array(True))
     assert isinstance(data, Dataset)
     batch, first, complete = _mini_batch(state, data, protocol)
-    here = representations.gradient(state.position, batch, LOSSES[protocol.loss])
+    here = _gradient(state.position, batch, protocol)
     total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
     here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
     return Sight(here, total, complete)
+
+
+def _gradient(
+    position: Params | GramParams, data: Dataset | GramDataset, protocol: Protocol
+) -> representations.Gradient:
+    """The gradient over the parameters that are trained; zero for the others."""
+    here = representations.gradient(position, data, LOSSES[protocol.loss])
+    fixed = [name for name in ALL_PARAMETERS if name not in protocol.trained]
+    if not fixed:
+        return here
+    assert isinstance(here.gradient, Params)
+    rest = {name: jnp.zeros_like(getattr(here.gradient, name)) for name in fixed}
+    trained = here.gradient._replace(**rest)
+    return here._replace(gradient=trained, squared_norm=networks.squared_norm(trained))
 
 
 def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
@@ -214,21 +266,33 @@ def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> Stat
         state.position,
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
+        samples=here.samples,
     )
     # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
     updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
     running = state.status == Status.RUNNING
-    going = running & (status == Status.RUNNING)
     moved = optax.apply_updates(state.position, updates)
+    if protocol.ball is not None and state.start is not None:
+        left = jnp.where(state.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
+        leaving = (status == Status.RUNNING) & _outside(moved, state.start, protocol.ball)
+        status = jnp.where(leaving, left, status).astype(jnp.int32)
+    going = running & (status == Status.RUNNING)
     position = jax.tree.map(partial(jnp.where, going), moved, state.position)
     return State(
         position=position,
+        start=state.start,
         optimizer=optimizer_state,  # of no more use to a run that ended
         steps=state.steps + going.astype(jnp.int32),
         log_loss=jnp.where(running, sight.total, state.log_loss),
         status=jnp.where(running, status, state.status),
         key=state.key,
     )
+
+
+def _outside(position: Params, start: Array, ball: float) -> Array:
+    """Whether a neuron is further from its start than its ball allows."""
+    squared = jnp.sum((position.w - start) ** 2, axis=1)
+    return jnp.any(squared > (ball * position.v) ** 2)
 
 
 def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
@@ -330,7 +394,8 @@ def _train_through(
         # The run itself never ends at a level, so that it goes on as if there had been none.
         def status(run: tuple[State, Sight]) -> Array:
             state, sight = run
-            return _status(sight, state.steps, protocol, level)
+            here = _status(sight, state.steps, protocol, level)
+            return jnp.where(state.status == Status.RUNNING, here, state.status)
 
         def go(run: tuple[State, Sight]) -> tuple[State, Sight]:
             state = _move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)

@@ -157,4 +157,16 @@ def test_validate_sees_the_shapes_of_traced_arrays():
 
 
 def test_datasets_are_listed_by_name():
-    assert {"sphere": datasets.sphere, "gaussian": datasets.gaussian} == datasets.DATASETS
+    assert {
+        "sphere": datasets.sphere,
+        "unit sphere": datasets.unit_sphere,
+        "gaussian": datasets.gaussian,
+    } == datasets.DATASETS
+
+
+def test_the_unit_sphere_is_the_sphere_rescaled():
+    x, y = datasets.sphere(jax.random.key(0), 9, 5)
+    unit = datasets.unit_sphere(jax.random.key(0), 9, 5)
+    np.testing.assert_allclose(np.linalg.norm(unit.x, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(unit.x * 5**0.5, x, rtol=1e-6)
+    np.testing.assert_array_equal(unit.y, y)

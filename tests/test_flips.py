@@ -224,11 +224,13 @@ def test_padding_is_inert(case):
 @pytest.mark.parametrize("case", [5], indirect=True)
 def test_blocks_of_samples_change_nothing(case, monkeypatch):
     params, x, y, u, chosen, flips, tolerance = case
-    monkeypatch.setattr(perturbations, "BLOCK_ELEMENTS", 4 * params.v.size)  # 4 + 4 + 1 samples
-    arguments = (params, x, y, u, chosen, perturbations._bracket(x, None))
+    monkeypatch.setattr(
+        perturbations.universal, "BLOCK_ELEMENTS", 4 * params.v.size
+    )  # 4 + 4 + 1 samples
+    arguments = (params, x, y, u, chosen, perturbations.universal._bracket(x, None))
 
     def anew(*arguments):  # JAX would reuse the trace of the function itself
-        return perturbations._exact.__wrapped__(*arguments)
+        return perturbations.universal._exact.__wrapped__(*arguments)
 
     assert "f32[4,40]" in str(jax.make_jaxpr(anew)(*arguments))
     assert_same(jax.jit(anew)(*arguments), flips, tolerance)

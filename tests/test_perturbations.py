@@ -216,9 +216,9 @@ def test_trips_bound_the_error():
 
 def test_second_call_does_not_compile():
     flip_sizes_exact(*classified(0))
-    before = perturbations._exact._cache_size()
+    before = perturbations.universal._exact._cache_size()
     flip_sizes_exact(*classified(1), bracket=3.0)
-    assert perturbations._exact._cache_size() == before
+    assert perturbations.universal._exact._cache_size() == before
 
 
 # --- transfer ---

@@ -226,7 +226,7 @@ def test_gram_is_refused_for_mini_batches():
     ],
 )
 def test_the_cheapest_representation_is_chosen(m, d, linear, full_batch, expected):
-    assert representations.cheapest(m, d, linear=linear, full_batch=full_batch) == expected
+    assert representations.cheapest(m, d, linear=linear, gram=full_batch) == expected
     optimizer = OPTIMIZERS["paper"] if linear else optax.adam(0.1)
     protocol = Protocol(optimizer, batch_size=None if full_batch else m - 1)
     assert protocol.representation_for(m, d) == expected

@@ -289,5 +289,5 @@ def test_protocols_by_name():
     assert training.flow_protocol(target_log_loss=-5.0, delta=0.02).name == "flow(delta=0.02)"
     assert training.flow_protocol(target_log_loss=-5.0).target_log_loss == -5
     assert isinstance(paper.optimizer, optimizers.LinearTransformation)
-    assert representations.cheapest(3, 4, linear=True, full_batch=True) == "gram"
+    assert representations.cheapest(3, 4, linear=True, gram=True) == "gram"
     assert flow.representation_for(3, 4) == paper.representation_for(3, 4) == "gram"

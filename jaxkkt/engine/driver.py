@@ -215,7 +215,15 @@ def _settings(
     return {
         "protocol": {
             name: getattr(protocol, name)
-            for name in ("name", "batch_size", "target_log_loss", "max_steps", "representation")
+            for name in (
+                "name",
+                "batch_size",
+                "target_log_loss",
+                "max_steps",
+                "trained",
+                "ball",
+                "representation",
+            )
         },
         "measurements": [m.name for m in measurements],
         **environment(),

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.draws import draw_padded, rounded
+from jaxkkt.engine.draws import draw_padded
 from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.specs import Run
 from jaxkkt.networks import Params
@@ -123,7 +123,7 @@ def run_bucket(
             if done is None or ended[i] == Status.RUNNING:
                 continue
             trained, ending = programs.decode(batch, np.int32(i), done.params, done.data)
-            measured = programs.measure(trained, rounded(done.data))
+            measured = programs.measure(trained, *done)
             values = jax.device_get({**measured, **ending})
             lanes[i] = None
             tally.useful_steps += int(steps[i]) + 1

@@ -14,13 +14,14 @@ from jaxkkt import networks, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import draw, round_up
+from jaxkkt.engine.draws import Seen, draw, round_up, seen, test_data
+from jaxkkt.engine.specs import Run
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.representations import GramDataset, Representation
 from jaxkkt.training import Protocol, State, Status
 
-MeasureFunction = Callable[[Params, Dataset], dict[str, Array]]
+MeasureFunction = Callable[..., dict[str, Array]]
 Batch = tuple[State, Dataset | GramDataset]  # stacked, one of each a lane
 
 
@@ -28,14 +29,14 @@ class Programs(NamedTuple):
     """A bucket's compiled functions.
 
     `idle` makes a batch of empty lanes, `place` puts a run on one of them, `advance` trains all,
-    `decode` takes one out, `measure` measures it.
+    `decode` takes one out, `measure` measures it, given its run, initial parameters and data.
     """
 
     idle: Callable[[], Batch]
     place: Callable[..., Batch]
     advance: Callable[..., tuple[Batch, Array]]
     decode: Callable[..., tuple[Params, dict[str, Array]]]
-    measure: MeasureFunction
+    measure: Callable[[Params, Run, Params, Dataset], dict[str, Array]]
 
 
 def compile_bucket(
@@ -49,7 +50,20 @@ def compile_bucket(
     params, data = _specs(m, d, k)
     key = jax.eval_shape(lambda: jax.random.key(0))
     settings: dict[str, Any] = {"protocol": protocol, "representation": bucket.representation}
-    functions = tuple(m.function for m in measurements)
+    functions = tuple((measurement.function, measurement.needs) for measurement in measurements)
+    needs = frozenset(name for _, names in functions for name in names)
+    tests = max(test_data(run).y.size for run in bucket.runs) if "test" in needs else 0
+    trained, seen_data = _specs(*map(round_up, (m, d, k)))
+    sight = Seen(
+        seen_data,
+        _specs(tests, round_up(d), 0)[1] if "test" in needs else None,
+        trained if "start" in needs else None,
+    )
+    compiled = _compiled_measure(functions, trained, sight, device())
+
+    def measure(trained: Params, run: Run, start: Params, data: Dataset) -> dict[str, Array]:
+        return compiled(trained, seen(run, start, data, needs, tests))
+
     one = jax.eval_shape(partial(_load, **settings), params, data, key)
     batch = jax.tree.map(lambda a: _spec(bucket.lanes, *a.shape, dtype=a.dtype), one)
     return Programs(
@@ -57,7 +71,7 @@ def compile_bucket(
         place=_place.lower(batch, number, params, data, key, **settings).compile(),
         advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
         decode=_decode.lower(batch, number, params, data, **settings).compile(),
-        measure=_compiled_measure(functions, *_specs(*map(round_up, (m, d, k))), device()),
+        measure=measure,
     )
 
 
@@ -149,9 +163,16 @@ def _decode(
 
 @cache
 def _compiled_measure(
-    functions: tuple[MeasureFunction, ...], params: Params, data: Dataset, _: jax.Device
+    functions: tuple[tuple[MeasureFunction, tuple[str, ...]], ...],
+    params: Params,
+    sight: Seen,
+    _: jax.Device,
 ) -> MeasureFunction:
-    def measure(params: Params, data: Dataset) -> dict[str, Array]:
-        return {name: value for f in functions for name, value in f(params, data).items()}
+    def measure(params: Params, sight: Seen) -> dict[str, Array]:
+        return {
+            name: value
+            for function, needs in functions
+            for name, value in function(params, *(getattr(sight, n) for n in needs)).items()
+        }
 
-    return jax.jit(measure).lower(params, data).compile()
+    return jax.jit(measure).lower(params, sight).compile()

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from jaxkkt.engine.lanes import Row
-from jaxkkt.engine.store import write_whole
-from jaxkkt.training import Status
+from jaxkkt.files import write_whole
+from jaxkkt.training import SUCCEEDED, Status
 
 ALWAYS = ("d", "alpha", "width", "seed")
 NOT_RUN = -1
@@ -98,12 +98,13 @@ class Summary(NamedTuple):
 def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
     """Mean and standard deviation (population, ddof = 0) of a variable over `over`.
 
-    A run counts if it converged and its value is finite; the others are counted as excluded.
+    A run counts if it ended as its protocol meant it to, by converging or at the edge of its ball,
+    and its value is finite; the others are counted as excluded.
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
     ran = dataset.status != NOT_RUN
-    good = (dataset.status == Status.CONVERGED) & np.isfinite(dataset[name])
+    good = dataset.status.isin(SUCCEEDED) & np.isfinite(dataset[name])
     values = dataset[name].where(good)
     used = good.sum(over)
     return Summary(values.mean(over), values.std(over), used, ran.sum(over) - used)

@@ -12,6 +12,7 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from jaxkkt.datasets import DATASETS
+from jaxkkt.images import SOURCES
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import INITIALIZATIONS
 
@@ -48,7 +49,7 @@ class Run:
             raise ValueError(f"seed must be below 2**32, got {self.seed}")
         for name, known in (
             ("loss", LOSSES),
-            ("data", DATASETS),
+            ("data", DATASETS | SOURCES),
             ("initialization", INITIALIZATIONS),
         ):
             if getattr(self, name) not in known:
@@ -65,13 +66,16 @@ class Run:
         return (
             f"d{self.d}{alpha}-m{self.samples}-k{self.width}-s{self.seed}-{self.loss}"
             f"-{self.data}-{self.initialization}-x{self.init_scale:g}"
-        )
+        ).replace(" ", "_")
 
     def fields(self) -> dict[str, Any]:
         return asdict(self)
 
     def data_key(self) -> PRNGKeyArray:
         return _fold(jax.random.key(self.seed), f"data {self.data}", self.samples, self.d)
+
+    def test_key(self) -> PRNGKeyArray:
+        return _fold(jax.random.key(self.seed), f"test {self.data}", self.d)
 
     def init_key(self) -> PRNGKeyArray:
         return _fold(jax.random.key(self.seed), f"init {self.initialization}", self.width, self.d)

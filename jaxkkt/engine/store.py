@@ -1,7 +1,6 @@
 """The folder where a sweep's rows land, one file a run, each written whole or not at all."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -10,6 +9,7 @@ from warnings import warn
 
 from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.specs import Run
+from jaxkkt.files import write_whole
 
 FORMAT = 1
 
@@ -68,21 +68,6 @@ class Store:
         values = json.dumps(row.values)
         text = f"{_checksum(values)}\n{values}"
         write_whole(self._rows / f"{row.run.name}.json", text.encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that after a crash at any time it holds all of it, or is as it was."""
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _checksum(text: str) -> str:

@@ -1,8 +1,6 @@
-"""Perturbations that flip a network's predictions: a universal direction and the size it needs.
+"""One direction that flips all samples on the margin at once, and the size it needs.
 
-Along the ray x_i - y_i c u every preactivation is linear in c and y_i N is piecewise linear, with
-at most k breakpoints. A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly: an output
-of exactly 0 is not flipped. Sizes are infima: at the size itself the output is 0 as a rule.
+A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly.
 """
 
 from enum import IntEnum
@@ -14,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.networks import PRECISION, Params, margins, preactivations, relu
+from jaxkkt.networks import PRECISION, Params, margins, preactivations
+from jaxkkt.perturbations.rays import Ray, first_flip, ratio
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
 BLOCK_ELEMENTS = 2**16
@@ -101,7 +100,7 @@ def universal_direction(
     Vardi et al. (2022), Section 6.
     """
     total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
-    return _ratio(total, jnp.linalg.norm(total))
+    return ratio(total, jnp.linalg.norm(total))
 
 
 def flip_size_bisection(
@@ -172,19 +171,9 @@ def transfer_matrix(
     return jax.lax.map(on_all, directions)
 
 
-class _Ray(NamedTuple):
-    """y_i N(x_i - y_i c u) = sum_j weight_j relu(start_j + c slope_j) for one sample."""
-
-    start: Float[Array, " k"]
-    slope: Float[Array, " k"]
-    weight: Float[Array, " k"]
-
-    def margin(self, c: Float[Array, ""]) -> Float[Array, ""]:
-        return jnp.sum(self.weight * relu(self.start + c * self.slope))
-
-
-def _ray(params: Params, x: Array, y: Array, along: Float[Array, " k"]) -> _Ray:
-    return _Ray(preactivations(params, x), -y * along, y * params.v)
+def _ray(params: Params, x: Array, y: Array, along: Float[Array, " k"]) -> Ray:
+    """y N(x - y c u) for one sample, `along` being w_j . u."""
+    return Ray(preactivations(params, x), -y * along, y * params.v)
 
 
 @partial(jax.jit, static_argnames="trips")
@@ -196,7 +185,7 @@ def _bisection(
     rays = jax.vmap(_ray, in_axes=(None, 0, 0, None))(params, x, y, along)
 
     def outputs(c: Array) -> Array:
-        return jnp.where(chosen, jax.vmap(_Ray.margin, in_axes=(0, None))(rays, c), -1)
+        return jnp.where(chosen, jax.vmap(Ray.margin, in_axes=(0, None))(rays, c), -1)
 
     def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
@@ -221,7 +210,7 @@ def _exact(
     along = jnp.dot(params.w, direction, precision=PRECISION)
 
     def one(sample: tuple[Array, Array], after: Array) -> tuple[Array, Array]:
-        return _first_flip(_ray(params, *sample, along), after, bracket)
+        return first_flip(_ray(params, *sample, along), after, bracket)
 
     def all_samples(after: Array) -> tuple[Array, Array]:
         m = x.shape[0]
@@ -277,58 +266,6 @@ class _Search(NamedTuple):
     until: Float[Array, " m"]
     sizes: Float[Array, " m"]
     unflips: Float[Array, " m"]
-
-
-def _first_flip(ray: _Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
-    """The first interval [flip, un-flip) at or beyond `after` where the sample is flipped.
-
-    Both are inf where they do not come before the bracket; both NaN where the ray is.
-    """
-    start, slope, weight = ray
-    at = _ratio(-start, slope)
-    # Switched on just beyond `after`, told by the breakpoints, so that the two never contradict.
-    on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, start > 0))
-    inside = (slope != 0) & (at > after) & (at < bracket)
-    # At its breakpoint a neuron adds weight |slope| to the slope of the sum, on or off.
-    at, bend = jax.lax.sort(
-        (jnp.where(inside, at, bracket), weight * jnp.abs(slope)), num_keys=1, is_stable=False
-    )
-    ends = jnp.concatenate([after[None], at, bracket[None]])
-    bends = jnp.concatenate([jnp.sum(jnp.where(on, weight * slope, 0))[None], bend])
-    rises = jnp.cumsum(bends) * jnp.diff(ends)
-    values = jnp.cumsum(jnp.concatenate([ray.margin(after)[None], rises]))
-
-    # Rounding must not flip an output that is exactly 0, as where no neuron is on.
-    terms = jnp.sum(jnp.abs(weight * start)) + ends * jnp.sum(jnp.abs(weight * slope))
-    flipped = values < jnp.where(ends == after, 0, -4 * jnp.finfo(values.dtype).eps * terms)
-
-    def crossing(n: Array) -> Array:
-        """The zero on the segment that ends at n: prefix sums find it, fresh values polish it."""
-        left, right = ends[n - 1], ends[n]
-        middle = (left + right) / 2
-        rise = jnp.sum(jnp.where(start + middle * slope > 0, weight * slope, 0))
-        share = _ratio(values[n - 1], values[n - 1] - values[n])
-        c = left + (right - left) * jnp.clip(share, 0, 1)
-
-        def polish(_: Array, c: Array) -> Array:
-            return jnp.clip(c - _ratio(ray.margin(c), rise), after, bracket)
-
-        return jax.lax.fori_loop(0, 3, polish, c)
-
-    n = jnp.argmax(flipped)
-    again = ~flipped & (jnp.arange(ends.size) > n)
-    # Both crossings as one batch: half the code to compile.
-    flip, unflip = jax.vmap(crossing)(jnp.stack([jnp.maximum(n, 1), jnp.argmax(again)]))
-    flip = jnp.where(flipped[0], after, flip)
-    flip = jnp.where(jnp.any(flipped), flip, jnp.inf)
-    unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
-    finite = jnp.all(jnp.isfinite(values))
-    return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
-
-
-def _ratio(a: Array, b: Array) -> Array:
-    """a / b, and 0 where b is 0."""
-    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
 
 
 def _flip(

@@ -1,0 +1,118 @@
+"""The lazy regime beside PyTorch: flip search, and adversarial training of Figure 4's quick grid.
+
+Flip search: exact gradient steps of all test images, and the published code's search in steps of
+0.001, image by image. Adversarial training: the whole quick grid of `sweeps.wang_robust`, panel
+left, with its compilation and attacks on test images, against what the same epochs take in a
+PyTorch loop, which is timed for a few epochs at every dimension. Writes results/lazy.json.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jaxkkt as jk
+from benchmarks.lazy_peers import torch_adversarial, torch_step_search
+from benchmarks.timing import Contestant, interleaved, markdown, medians, ratio, split, write
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.perturbations import gradient_steps
+from sweeps import wang_robust, wang_steps
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.lazy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--only", choices=("search", "training"), help="(default: both)")
+    parser.add_argument("--d", type=int, nargs="+", default=[49, 196, 784])
+    parser.add_argument("--width", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--images", type=int, default=20, help="that the loop searches")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3, help="of the loop, at every dimension")
+    parser.add_argument("--name", default="lazy", help="of the record (default: lazy)")
+    return parser
+
+
+def search(d: int, width: int, images: int, repeats: int) -> dict[str, Any]:
+    """Seconds an image of both searches, and by how much their answers differ."""
+    grid = {"source": "digits upsampled", "d": (d,), "width": (width,), "samples": 100, "seeds": 1}
+    figure = wang_steps.FIGURES["2"]
+    (run,) = wang_steps.runs_of(figure, grid)
+    start, data = draw(run)
+    trained = jk.train(start, *data, wang_steps.protocol_of("flow", figure, 10.0)).params
+    x, y = test_data(run)
+    every, lowering = split(gradient_steps, trained, jnp.asarray(x))
+    loop = torch_step_search(trained, Dataset(x[:images], y[:images]))
+    seconds = interleaved(
+        {
+            "jaxkkt": Contestant(partial(every, trained, jnp.asarray(x)), len(y)),
+            "loop": Contestant(loop, images),
+        },
+        repeats,
+    )
+    exact, stepped = np.asarray(every(trained, jnp.asarray(x)).eta)[:images], loop()
+    both = (stepped > 0) & (stepped < 5) & np.isfinite(exact)
+    middle = medians(seconds)
+    return {
+        "d": d,
+        "width": width,
+        "jaxkkt, ms an image": 1e3 * middle["jaxkkt"],
+        "loop, ms an image": 1e3 * middle["loop"],
+        "times faster": ratio(seconds, "loop", "jaxkkt"),
+        "loop - exact, largest": float((stepped - exact)[both].max()),
+        "least": float((stepped - exact)[both].min()),
+        "compared": int(both.sum()),
+        "compiling, s": sum(lowering.values()),
+    }
+
+
+def training(epochs: int) -> dict[str, Any]:
+    """Seconds of the whole quick grid, and of its epochs in the loop."""
+    grid = wang_robust.PRESETS["quick"]
+    started = time.perf_counter()
+    results = wang_robust.study("left", grid, 100, published=False, progress=False)
+    ours = time.perf_counter() - started
+    theirs, each = 0.0, {}
+    for d in grid["d"]:
+        point = next(p for p in wang_robust.points("left", grid) if p.run.d == d)
+        advance = torch_adversarial(*draw(point.run), point.radius, point.ball)
+        advance(1)
+        started = time.perf_counter()
+        advance(epochs)
+        each[d] = (time.perf_counter() - started) / epochs
+        theirs += each[d] * float(results.epochs.sel(d=d).sum())
+    return {
+        "networks": int(results.status.size),
+        "epochs": int(results.epochs.sum()),
+        "jaxkkt, s": ours,
+        "loop, s": theirs,
+        "times faster": theirs / ours,
+        "loop, s an epoch": each,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    record: dict[str, Any] = {}
+    if options.only != "training":
+        sizes = [(d, k) for d in options.d for k in options.width]
+        record["search"] = [search(*size, options.images, options.repeats) for size in sizes]
+        print(markdown(record["search"]))
+    if options.only != "search":
+        record["training"] = training(options.epochs)
+        print("\n".join(f"{name}: {value}" for name, value in record["training"].items()))
+    write(options.name, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

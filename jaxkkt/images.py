@@ -1,0 +1,229 @@
+"""Handwritten digits, 0 against 1, resampled to any d = s x s: scikit-learn's, or MNIST's files.
+
+Images are read on the host, split once for all by a fixed seed, and come back as NumPy arrays.
+Pixels are in [0, 1], one image a row. The digit 1 has the label 1, the digit 0 the label -1.
+"""
+
+import gzip
+import os
+import struct
+from collections.abc import Callable
+from functools import cache, partial
+from math import isqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from jaxkkt.datasets import Dataset
+from jaxkkt.files import write_whole
+
+SPLIT_SEED = 0
+# Of scikit-learn's digits, which have no split of their own.
+TEST_SHARE = 0.2
+MNIST_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+TRAINING_IMAGES = 60_000
+# In the training and in the test images.
+ZEROS_AND_ONES = (12_665, 2_115)
+# IDX: two zero bytes, the type (8: unsigned bytes), the number of dimensions.
+MAGIC = {3: 0x00000803, 1: 0x00000801}
+
+
+class Images(NamedTuple):
+    """Training and test images of one size, as datasets."""
+
+    train: Dataset
+    test: Dataset
+
+
+def digits(d: int, upsample: bool = False, normalized: bool = False) -> Images:
+    """The zeros and ones of scikit-learn's digits (360 of 8 x 8), resampled to d = s x s.
+
+    A fifth of each class are test images, drawn once for all. See `resampled` for `upsample`;
+    `normalized` scales every image to |x| = 1. Needs `pip install 'jaxkkt[images]'`.
+    Raises ValueError for a d that is no square, or larger than 64 without `upsample`.
+    """
+    images, labels = _sklearn_digits()
+    test = np.zeros(len(labels), bool)
+    for label in (0, 1):
+        rows = np.flatnonzero(labels == label)
+        order = np.random.default_rng(SPLIT_SEED + label).permutation(rows)
+        test[order[: round(TEST_SHARE * len(rows))]] = True
+    parts = [
+        _dataset(images[part], labels[part], d, upsample, normalized) for part in (~test, test)
+    ]
+    return Images(*parts)
+
+
+def mnist(
+    folder: str | Path, d: int = 784, upsample: bool = False, normalized: bool = False
+) -> Images:
+    """MNIST's zeros and ones (12,665 to train, 2,115 to test), resampled to d = s x s.
+
+    Reads the four standard IDX files, gzipped or not, from `folder`; `fetch_mnist` puts them there.
+    Raises ValueError for files that are missing, truncated or not IDX, and as `digits` does.
+    """
+    parts = []
+    for images_name, labels_name in MNIST_FILES.values():
+        images = read_idx(_find(Path(folder), images_name), 3) / 255
+        labels = read_idx(_find(Path(folder), labels_name), 1)
+        if len(images) != len(labels):
+            raise ValueError(
+                f"{folder}: {images_name} holds {len(images)} images but {labels_name} "
+                f"{len(labels)} labels: the files do not belong together"
+            )
+        parts.append(_dataset(images, labels, d, upsample, normalized))
+    return Images(*parts)
+
+
+def fetch_mnist(folder: str | Path) -> Path:
+    """Downloads MNIST through scikit-learn (OpenML, checksums included) and writes its IDX files.
+
+    Does nothing where they are; needs internet and `pip install 'jaxkkt[images]'`. Raises
+    ValueError where what came is not MNIST, told by its numbers of images, zeros and ones.
+    """
+    folder = Path(folder)
+    if all((folder / name).is_file() for names in MNIST_FILES.values() for name in names):
+        return folder
+    fetch = _sklearn_datasets().fetch_openml
+    bunch = fetch("mnist_784", version=1, as_frame=False, parser="liac-arff", data_home=folder)
+    images = np.asarray(bunch.data).astype(np.uint8)
+    labels = np.asarray(bunch.target).astype(np.uint8)
+    parts = {"train": slice(0, TRAINING_IMAGES), "test": slice(TRAINING_IMAGES, None)}
+    counts = tuple(int((labels[part] <= 1).sum()) for part in parts.values())
+    if images.shape != (70_000, 784) or counts != ZEROS_AND_ONES:
+        raise ValueError(
+            f"what OpenML sent is not MNIST: {images.shape} with {counts} zeros and ones to train "
+            f"and to test, not (70000, 784) with {ZEROS_AND_ONES}"
+        )
+    for name, part in parts.items():
+        images_name, labels_name = MNIST_FILES[name]
+        write_idx(folder / images_name, images[part].reshape(-1, 28, 28))
+        write_idx(folder / labels_name, labels[part])
+    return folder
+
+
+def write_idx(path: Path, array: UInt8[np.ndarray, "..."]) -> None:
+    """Unsigned bytes of one or three dimensions as an IDX file, whole or not at all."""
+    header = struct.pack(f">{1 + array.ndim}I", MAGIC[array.ndim], *array.shape)
+    write_whole(path, header + array.tobytes())
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """The unsigned bytes of an IDX file of that many dimensions, gzipped if its name ends in .gz.
+
+    Raises ValueError for a wrong magic number, or fewer or more bytes than the header promises.
+    """
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            content = file.read()
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"{path} is truncated or no gzip file ({error}): download it again"
+        ) from error
+    header = 4 * (1 + dimensions)
+    if len(content) < header:
+        raise ValueError(
+            f"{path} is truncated: {len(content)} bytes, its header alone has {header}"
+        )
+    magic, *shape = struct.unpack(f">{1 + dimensions}I", content[:header])
+    if magic != MAGIC[dimensions]:
+        raise ValueError(
+            f"{path} is no IDX file of {dimensions} dimensions of unsigned bytes: its magic number "
+            f"is {magic:#010x}, not {MAGIC[dimensions]:#010x}"
+        )
+    expected = header + int(np.prod(shape))
+    if len(content) != expected:
+        raise ValueError(
+            f"{path} is truncated or damaged: {len(content)} bytes, but its header promises "
+            f"{expected} for the shape {tuple(shape)}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def resampled(
+    images: Float[np.ndarray, "n side side"], d: int, upsample: bool = False
+) -> Float[np.ndarray, "n d"]:
+    """Square images at d = s x s pixels, by linear interpolation that averages when it shrinks.
+
+    Raises ValueError for a d that is no square, or beyond the images' own unless `upsample` says
+    that this is meant: it adds dimensions, but no information.
+    """
+    side = isqrt(d) if d >= 1 else 0
+    if side < 1 or side * side != d:
+        near = max(1, round(max(d, 0) ** 0.5))
+        raise ValueError(f"d must be the square of an image's side, got {d}; next is {near * near}")
+    own = images.shape[1]
+    if side > own and not upsample:
+        raise ValueError(
+            f"d = {d} is more than the {own} x {own} = {own * own} pixels of the images: pass "
+            "upsample=True if interpolated pixels are meant"
+        )
+    if side == own:
+        return images.reshape(len(images), d)
+    shape = (len(images), side, side)
+    return np.asarray(jax.image.resize(images, shape, "linear")).reshape(len(images), d)
+
+
+@cache
+def _sklearn_digits() -> tuple[np.ndarray, np.ndarray]:
+    bunch = _sklearn_datasets().load_digits()
+    return bunch.images / 16, bunch.target
+
+
+def _sklearn_datasets() -> Any:
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise ImportError("scikit-learn is missing: pip install 'jaxkkt[images]'") from error
+    return datasets
+
+
+def _dataset(
+    images: np.ndarray, labels: np.ndarray, d: int, upsample: bool, normalized: bool
+) -> Dataset:
+    chosen = (labels == 0) | (labels == 1)
+    if len(set(labels[chosen].tolist())) < 2:
+        raise ValueError(
+            f"zeros and ones are asked for, but the labels are {sorted(set(labels.tolist()))}"
+        )
+    x: Any = resampled(images[chosen].astype(np.float32), d, upsample)
+    if normalized:
+        norm = np.linalg.norm(x, axis=1, keepdims=True)
+        x = x / np.where(norm > 0, norm, 1)
+    y: Any = np.where(labels[chosen] == 1, 1, -1).astype(np.float32)
+    return Dataset(x, y)  # on the host: of these sizes a device's memory is for what trains
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"no file {name} or {name}.gz in {folder}: MNIST's four IDX files belong there; "
+        "jaxkkt.images.fetch_mnist writes them where there is internet"
+    )
+
+
+def _mnist_of_the_environment(d: int, **settings: bool) -> Images:
+    folder = os.environ.get("JAXKKT_MNIST")
+    if not folder:
+        raise ValueError("set the environment variable JAXKKT_MNIST to the folder of MNIST's files")
+    return mnist(folder, d, **settings)
+
+
+# What runs may name as their data; each is read and resampled once.
+SOURCES: dict[str, Callable[[int], Images]] = {
+    f"{name}{' upsampled' if upsample else ''}{' normalized' if normalized else ''}": cache(
+        partial(source, upsample=upsample, normalized=normalized)
+    )
+    for name, source in (("digits", digits), ("mnist", _mnist_of_the_environment))
+    for upsample in (False, True)
+    for normalized in (False, True)
+}

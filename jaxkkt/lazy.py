@@ -1,0 +1,88 @@
+"""The lazy regime: networks whose neurons stay in small balls around where they started.
+
+f(x) = k^(-1/2) sum_j a_j relu(w_j . x), a_j = +-1 fixed, is a network with v_j = a_j / sqrt(k);
+its initialization is `networks.lazy`. The lazy ball asks of every neuron j that
+|w_j - w_j,0| <= C0 / sqrt(k) = C0 |v_j|. Wang et al. (2022), Definition 2.1.
+"""
+
+from functools import cache
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxkkt import optimizers
+from jaxkkt.networks import Params
+from jaxkkt.perturbations.rays import ratio
+from jaxkkt.training import Protocol
+
+# Below what any network in a ball of sensible size reaches: the ball ends the run.
+NO_TARGET = -1e30
+
+
+def distances(params: Params, start: Params) -> Float[Array, " k"]:
+    """|w_j - w_j,0| for every neuron."""
+    return jnp.linalg.norm(params.w - start.w, axis=1)
+
+
+def project(params: Params, start: Params, radius: float | Float[Array, ""]) -> Params:
+    """The nearest network with |w_j - w_j,0| <= radius for every j: each w_j on its own.
+
+    b and v stay as they are. Wang et al. (2022), Algorithm 1, line 11, for radius = C0 / sqrt(k).
+    """
+    moved = params.w - start.w
+    length = jnp.linalg.norm(moved, axis=1, keepdims=True)
+    inside = start.w + moved * ratio(jnp.asarray(radius, moved.dtype), length)
+    return params._replace(w=jnp.where(length > radius, inside, params.w))
+
+
+@cache
+def lazy_flow(
+    ball: float = 10.0, biases: bool = False, delta: float = 0.02, max_steps: int = 20_000
+) -> Protocol:
+    """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
+
+    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
+    is a gradient, so it always comes to the edge, and is a descent's path there: descent itself
+    slows down as the loss fades. The last step inside ends within a step of the edge.
+    """
+    return Protocol(
+        optimizers.log_loss_time(delta),
+        loss="logistic",
+        trained=_trained(biases),
+        ball=ball,
+        target_log_loss=NO_TARGET,
+        max_steps=max_steps,
+        expected_steps=150,
+        name=f"lazy flow(ball={ball:g}, biases={biases}, delta={delta:g})",
+    )
+
+
+@cache
+def lazy_sgd(
+    ball: float = 10.0,
+    biases: bool = False,
+    learning_rate: float = 0.1,
+    batch_size: int = 64,
+    max_steps: int = 20_000,
+) -> Protocol:
+    """Stochastic descent on the mean logistic loss of a batch, up to the edge of the ball.
+
+    Wang et al. (2022), Section 5.1, with a learning rate of 0.1; they state neither the batch size
+    nor how long they wait for a network that stays in its ball: that is STEP_CAP here.
+    """
+    return Protocol(
+        optimizers.loss_scaled(learning_rate, reduction="mean"),
+        loss="logistic",
+        batch_size=batch_size,
+        trained=_trained(biases),
+        ball=ball,
+        target_log_loss=NO_TARGET,
+        max_steps=max_steps,
+        expected_steps=max_steps // 2,
+        name=f"lazy sgd(ball={ball:g}, biases={biases}, learning_rate={learning_rate:g}, "
+        f"batch_size={batch_size}, max_steps={max_steps})",
+    )
+
+
+def _trained(biases: bool) -> tuple[str, ...]:
+    return ("w", "b") if biases else ("w",)

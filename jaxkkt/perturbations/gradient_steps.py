@@ -1,0 +1,104 @@
+"""The smallest single gradient step that flips a prediction, exactly, and what it is made of."""
+
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.perturbations.rays import Ray, first_flip, ratio
+
+# Preactivations held at a time: a block of points by all neurons.
+BLOCK_ELEMENTS = 2**21
+
+
+class StepStatus(IntEnum):
+    """How the search along a point's gradient ended. `describe` gives each a sentence."""
+
+    FLIPPED = 0
+    NO_FLIP = 1
+    NO_GRADIENT = 2
+    NON_FINITE = 3
+
+    def describe(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    StepStatus.FLIPPED: "the prediction changes beyond this step",
+    StepStatus.NO_FLIP: "no step within the bracket changes the prediction: raise the bracket",
+    StepStatus.NO_GRADIENT: (
+        "the output or its gradient is exactly 0: there is no prediction, or no direction"
+    ),
+    StepStatus.NON_FINITE: "parameters or points are NaN or infinite",
+}
+
+
+class GradientSteps(NamedTuple):
+    """The smallest step x + eta grad f(x) that changes the sign of f, point by point.
+
+    output: f(x). gradient_norm: |grad f(x)|, in outputs a unit of input.
+    eta: its size |eta|; inf for NO_FLIP, NaN for NO_GRADIENT and NON_FINITE.
+    size: |delta| = |eta| |grad f(x)|, in units of the input.
+    status: `StepStatus`.
+    """
+
+    output: Float[Array, "*lanes n"]
+    gradient_norm: Float[Array, "*lanes n"]
+    eta: Float[Array, "*lanes n"]
+    size: Float[Array, "*lanes n"]
+    status: Int[Array, "*lanes n"]
+
+    def needs_step(self, y: Float[Array, "*lanes n"]) -> Bool[Array, "*lanes n"]:
+        """y f > 0: points that are classified correctly. The others are wrong without a step."""
+        return y * self.output > 0
+
+
+def input_gradient(params: Params, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them."""
+    active = preactivations(params, x) > 0
+    return jnp.dot(jnp.where(active, params.v, 0), params.w, precision=PRECISION)
+
+
+@jax.jit
+def gradient_steps(
+    params: Params, x: Float[Array, "n d"], bracket: float | Float[Array, ""] = 1.0
+) -> GradientSteps:
+    """The smallest |eta| for which f(x + eta grad f(x)) and f(x) have opposite signs.
+
+    eta has the sign of -f(x). The output along the ray is followed from breakpoint to breakpoint:
+    no flip is missed and none is a multiple of a step, as in a search in steps of 0.001. Steps up
+    to |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
+
+    Cost: three products of n k d and n sorts of k breakpoints, a block of points at a time.
+    Wang et al. (2022), Section 5.1.
+    """
+    n, k = x.shape[0], params.v.shape[0]
+    return jax.lax.map(
+        partial(_step, params, jnp.asarray(bracket, x.dtype)),
+        x,
+        batch_size=min(n, max(1, BLOCK_ELEMENTS // k)),
+    )
+
+
+def _step(params: Params, bracket: Array, x: Float[Array, " d"]) -> GradientSteps:
+    pre = preactivations(params, x)
+    output = jnp.dot(relu(pre), params.v, precision=PRECISION)
+    gradient = jnp.dot(jnp.where(pre > 0, params.v, 0), params.w, precision=PRECISION)
+    norm = jnp.linalg.norm(gradient)
+    sign = jnp.sign(output)
+    unit = gradient * ratio(jnp.ones_like(norm), norm)
+    # In units of |delta|, so that steps of all points are of the scale of their inputs.
+    slope = -sign * jnp.dot(params.w, unit, precision=PRECISION)
+    zero = jnp.zeros_like(output)
+    size, _ = first_flip(Ray(pre, slope, sign * params.v), zero, bracket * jnp.linalg.norm(x))
+    nothing = (sign == 0) | (norm == 0)
+    finite = jnp.isfinite(output) & jnp.isfinite(norm) & ~jnp.isnan(size)
+    status = jnp.where(size < jnp.inf, StepStatus.FLIPPED, StepStatus.NO_FLIP)
+    status = jnp.where(nothing, StepStatus.NO_GRADIENT, status)
+    status = jnp.where(finite, status, StepStatus.NON_FINITE).astype(jnp.int32)
+    size = jnp.where(nothing | ~finite, jnp.nan, size)
+    return GradientSteps(output, norm, size / norm, size, status)

@@ -1,0 +1,193 @@
+"""Wang, Ullah, Mianjy, Arora (2022): one gradient step flips every network in the lazy ball.
+
+Each lemma holds for a given x, |x| = 1, with probability 1 - gamma over the initial weights, for
+all networks with |w_j - w_j,0| <= C0 / sqrt(k) at once. Letters: k width (the paper's m), d input
+dimension, C0 and gamma as in the paper. The functions take one point and compare the lemma's bound
+with the network at hand; `jax.vmap` takes many.
+"""
+
+from math import isfinite
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxkkt.lazy import distances
+from jaxkkt.networks import Params, apply, preactivations
+from jaxkkt.perturbations import gradient_steps, input_gradient
+from jaxkkt.theory.checks import Check
+
+Point = Float[Array, " d"]
+# Of |x|, for the assumption |x| = 1.
+ROUNDING = 1e-5
+
+
+def in_ball(params: Params, start: Params, c0: float) -> Array:
+    """Whether |w_j - w_j,0| <= C0 / sqrt(k) for every neuron j, up to rounding. Definition 2.1."""
+    _require(c0=c0)
+    return jnp.all(distances(params, start) <= c0 * jnp.abs(params.v) * (1 + ROUNDING))
+
+
+def sign_changes(start: Params, x: Point, radius: float, gamma: float = 0.05) -> Check:
+    """Lemma B.4: at most V k + sqrt(k log(1/gamma) / 2) neurons can change their sign at x.
+
+    Measured: neurons with |w_j,0 . x| <= V |x|, those for which a w_j within V = `radius` of w_j,0
+    with another sign exists. (Lemma 4.3 of the paper prints the square root without k.)
+    """
+    _require(radius=radius, gamma=gamma)
+    k = start.v.shape[0]
+    bound = radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
+    near = jnp.abs(preactivations(start, x)) <= radius * jnp.linalg.norm(x)
+    return _at_most(bound, jnp.sum(near, dtype=x.dtype), _unit(x), vacuous=bound >= k)
+
+
+def output(params: Params, start: Params, x: Point, c0: float, gamma: float = 0.05) -> Check:
+    """Lemma B.5: |f(x)| <= sqrt(2 log(2/gamma)) + 2 log(2/gamma) / sqrt(k) + C0."""
+    _require(c0=c0, gamma=gamma)
+    log = jnp.log(2 / gamma)
+    bound = jnp.sqrt(2 * log) + 2 * log / jnp.sqrt(params.v.shape[0]) + c0
+    assumed = _unit(x) & in_ball(params, start, c0)
+    return _at_most(bound, jnp.abs(apply(params, x)), assumed)
+
+
+def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
+    """Lemma B.6, eq. 3: a neuron changes its sign from x to x + delta, |delta| = R <= 1/2, with
+    probability at most R sqrt(2 log d) + 1/d.
+
+    Measured: the share of the neurons of this draw that do, so it may exceed the bound by some
+    sqrt(bound / k).
+    """
+    d = x.shape[0]
+    size = jnp.linalg.norm(delta)
+    bound = size * jnp.sqrt(2 * jnp.log(d)) + 1 / d
+    changed = (preactivations(start, x) > 0) != (preactivations(start, x + delta) > 0)
+    return _at_most(bound, jnp.mean(changed), _unit(x) & (size <= 0.5), vacuous=bound >= 1)
+
+
+def sign_change_probability(
+    radius: float | Array, epsilon: float | Array, d: int, perturbation: float | Array
+) -> Array:
+    """Lemma B.6, eq. 4: bounds the probability that some w within V = `radius` of w_j,0 changes its
+    sign between x + delta and a point within `epsilon` of it, |delta| <= R = `perturbation` <= 1/2:
+
+    2 epsilon (sqrt(d) + 2 sqrt(d log(2/epsilon))) + (1 + R + epsilon) V.
+    """
+    root = jnp.sqrt(d) + 2 * jnp.sqrt(d * jnp.log(2 / epsilon))
+    return 2 * epsilon * root + (1 + perturbation + epsilon) * radius
+
+
+def gradient_norm(params: Params, start: Params, x: Point, c0: float, gamma: float = 0.05) -> Check:
+    """Lemma B.7: |grad f(x)| is at least
+
+    sqrt(1/2 - sqrt(2 l/k) - l/k) sqrt(d - 5 sqrt(d log(8/gamma)))
+    - C0 - sqrt((C0 + sqrt(l/2)) / sqrt(k)) sqrt(d + 4 sqrt(d log(8 k/gamma))),  l = log(4/gamma),
+
+    0 where a square root has a negative argument.
+    """
+    _require(c0=c0, gamma=gamma)
+    k, d = params.w.shape
+    log = jnp.log(4 / gamma)
+    active = jnp.maximum(0.5 - jnp.sqrt(2 * log / k) - log / k, 0)
+    length = jnp.maximum(d - 5 * jnp.sqrt(d * jnp.log(8 / gamma)), 0)
+    changed = (c0 + jnp.sqrt(log / 2)) / jnp.sqrt(k)
+    longest = d + 4 * jnp.sqrt(d * jnp.log(8 * k / gamma))
+    bound = jnp.sqrt(active * length) - c0 - jnp.sqrt(changed * longest)
+    assumed = _unit(x) & in_ball(params, start, c0)
+    return _at_least(bound, jnp.linalg.norm(input_gradient(params, x)), assumed)
+
+
+def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: float) -> Check:
+    """Lemma B.7, for k and d large enough: |grad f(x)| >= sqrt(d) / 4. It names no constants."""
+    assumed = _unit(x) & in_ball(params, start, c0)
+    norm = jnp.linalg.norm(input_gradient(params, x))
+    return _at_least(jnp.sqrt(x.shape[0]) / 4, norm, assumed)
+
+
+def gradient_difference(
+    params: Params,
+    start: Params,
+    x: Point,
+    c0: float,
+    c1: float,
+    key: PRNGKeyArray,
+    gamma: float = 0.05,
+    samples: int = 64,
+) -> Check:
+    """Lemma B.9: |grad f(x) - grad f(x + delta)| for all |delta| <= R <= C1/sqrt(d) is at most
+
+    9 (C1 d^2 log^2(k d) sqrt(log(d)/d))^(1/4) + 15 d log(k d)/sqrt(k) + 327 max(1, C0) C0 d^(1/4).
+
+    Asks for k >= d^2.4 and d >= log(4/gamma)^2. Measured: the largest of `samples` deltas, uniform
+    on the sphere of radius C1/sqrt(d), and the two along the gradient; a lower bound of the largest
+    of all. (The formula is the lemma's; with it the difference is below the gradient itself, as the
+    theorem needs, only at dimensions far beyond any data.)
+    """
+    _require(c0=c0, c1=c1, gamma=gamma)
+    k, d = params.w.shape
+    log = jnp.log(k * d)
+    bound = (
+        9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
+        + 15 * d * log / jnp.sqrt(k)
+        + 327 * max(1.0, c0) * c0 * d**0.25
+    )
+    here = input_gradient(params, x)
+    drawn = jax.random.normal(key, (samples, d), x.dtype)
+    directions = jnp.concatenate([drawn, here[None], -here[None]])
+    length = jnp.linalg.norm(directions, axis=1, keepdims=True)
+    deltas = directions / jnp.where(length > 0, length, 1) * (c1 / jnp.sqrt(d))
+    difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
+    assumed = _unit(x) & in_ball(params, start, c0) & (k >= d**2.4)
+    assumed = assumed & (d >= jnp.log(4 / gamma) ** 2)
+    return _at_most(bound, jnp.max(difference), assumed)
+
+
+def step_constant(params: Params, x: Point) -> Array:
+    """C2 of Theorem 3.1 for this network and point: |eta| |grad f|^2 of the smallest step eta that
+    flips. The theorem promises one C2 for all widths in its window and all d; inf where none does.
+    """
+    found = gradient_steps(params, x[None])
+    return (found.eta * found.gradient_norm**2)[0]
+
+
+def width_window(
+    d: int, gamma: float = 0.05, c3: float = 1.0, c4: float = 1.0
+) -> tuple[float, float]:
+    """Theorem 3.1: max(d^2.4, C3 log(1/gamma)) <= k <= C4 exp(d^0.24).
+
+    The paper does not state C3 and C4. With C4 = 1 the window is empty below d of some 3 million.
+    """
+    _require(gamma=gamma, c3=c3, c4=c4)
+    return max(d**2.4, c3 * float(jnp.log(1 / gamma))), c4 * float(jnp.exp(d**0.24))
+
+
+def cone(params: Params, x: Point, scale: float) -> Check:
+    """Theorem 3.1's remark: networks r W of the cone over the ball flip with the same delta.
+
+    Bound and measurement: |delta| at W, and at r W. For positive r without biases f scales by r.
+    """
+    _require(scale=scale)
+    scaled = params._replace(w=params.w * scale, b=params.b * scale)
+    here, there = (gradient_steps(p, x[None]).size[0] for p in (params, scaled))
+    return _at_most(here * (1 + 1e-3), there, jnp.array(True))
+
+
+def _unit(x: Point) -> Array:
+    return jnp.abs(jnp.linalg.norm(x) - 1) <= ROUNDING
+
+
+def _at_most(bound: Array, measured: Array, assumed: Array, vacuous: Array | bool = False) -> Check:
+    return Check(assumed, bound, measured, measured <= bound, jnp.asarray(vacuous))
+
+
+def _at_least(bound: Array, measured: Array, assumed: Array) -> Check:
+    return Check(assumed, bound, measured, measured >= bound, bound <= 0)
+
+
+def _require(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, jax.core.Tracer):
+            continue
+        if not (isfinite(number) and number > 0):
+            raise ValueError(f"{name} must be positive and finite, got {number}")
+        if name == "gamma" and number >= 1:
+            raise ValueError(f"gamma is a probability below 1, got {number}")

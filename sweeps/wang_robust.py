@@ -1,0 +1,223 @@
+"""Figure 4 of Wang, Ullah, Mianjy, Arora (2022): adversarial training inside the lazy ball.
+
+Left: robust test accuracy against the perturbation |delta| and the dimension d, at one width and
+one ball V = 10 / sqrt(k). Right: against the width k and the ball V, at one d and |delta|. Every
+point is a network trained by Algorithm 1 on zeros against ones with |x| = 1 and attacked with the
+same |delta|, once as in the algorithm and once with normalized steps, which large margins do not
+stop. Leaves the panel (PNG and PDF), all accuracies in results-PANEL.nc, and the fitted thresholds
+beside the paper's in claims-PANEL.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from tqdm import tqdm
+
+import jaxkkt as jk
+from jaxkkt import plotting
+from jaxkkt.adversarial import adversarial_training
+from jaxkkt.engine.devices import cores, settings, using
+from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.engine.results import save
+from jaxkkt.perturbations import pgd
+from sweeps.wang_claims import thresholds_table
+
+C0 = 10.0
+# Of the paper: the drop is at 5 / sqrt(d), the change at V ~ 25 / sqrt(k).
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "source": "digits upsampled normalized",
+        "samples": 100,
+        "seeds": 1,
+        "d": (25, 49, 100, 196),
+        "radius": tuple(np.geomspace(0.1, 1.2, 8).round(3).tolist()),
+        "width": (300, 1000, 3000),
+        "right_d": 100,
+        "ball": tuple(np.geomspace(0.03, 3, 8).round(3).tolist()),
+    },
+    "paper": {
+        "source": "mnist normalized",
+        "samples": 12_665,
+        "seeds": 5,
+        "d": tuple(side**2 for side in range(5, 29)),
+        "radius": tuple(np.linspace(0.05, 1, 20).round(3).tolist()),
+        "width": (500, 1000, 2000, 5000, 10_000),
+        "right_d": 784,
+        "ball": tuple(np.linspace(0.05, 1, 20).round(3).tolist()),
+    },
+}
+WIDTH, RADIUS = 1000, 0.2
+
+
+class Point(NamedTuple):
+    """A network of the figure, and its place in it."""
+
+    run: jk.Run
+    radius: float
+    ball: float
+
+    def place(self, panel: str) -> dict[str, list[float]]:
+        axes = {"left": ("d", "radius"), "right": ("width", "ball")}[panel]
+        fields = {"radius": self.radius, "ball": self.ball, **self.run.fields()}
+        return {name: [fields[name]] for name in (*axes, "seed")}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps.wang_robust",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--panel", choices=("left", "right"), default="left")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="quick")
+    parser.add_argument("--d", type=int, nargs="+", help="left: input dimensions")
+    parser.add_argument("--right-d", type=int, help="right: the input dimension")
+    parser.add_argument("--radius", type=float, nargs="+", help="left: |delta| of the attacks")
+    parser.add_argument("--width", type=int, nargs="+", help="right: hidden neurons")
+    parser.add_argument("--ball", type=float, nargs="+", help="right: V")
+    parser.add_argument("--samples", type=int, help="training images")
+    parser.add_argument("--seeds", type=int, help="number of seeds, from 0 on")
+    parser.add_argument("--epochs", type=int, default=100, help="at most (default: 100)")
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="judge networks before their projection, as the paper's published code does",
+    )
+    parser.add_argument("--out", type=Path, help="output folder (default: results/wang-PRESET)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def points(panel: str, grid: dict[str, Any]) -> list[Point]:
+    """The networks of a panel, those that take longest first."""
+    dimensions, widths = (
+        (grid["d"], (WIDTH,)) if panel == "left" else ((grid["right_d"],), grid["width"])
+    )
+    runs = jk.grid(
+        d=dimensions,
+        samples=(grid["samples"],),
+        width=widths,
+        seed=range(grid["seeds"]),
+        loss=("logistic",),
+        data=(grid["source"],),
+        initialization=("lazy",),
+    )
+    runs.sort(key=lambda run: -run.d * run.width)
+    if panel == "left":
+        return [Point(run, radius, C0 / WIDTH**0.5) for run in runs for radius in grid["radius"]]
+    return [Point(run, RADIUS, ball) for run in runs for ball in grid["ball"]]
+
+
+def measured(point: Point, epochs: int, published: bool) -> dict[str, float]:
+    """Trains and attacks one network."""
+    run = point.run
+    start, data = draw(run)
+    trained = adversarial_training(
+        start,
+        *data,
+        point.radius,
+        point.ball,
+        run.shuffle_key(),
+        epochs=epochs,
+        judged_before_projecting=published,
+    )
+    x, y = (jnp.asarray(part) for part in test_data(run))
+    attacked = partial(pgd, trained.params, x, y, point.radius)
+    clean = jk.networks.margins(trained.params, x, y)
+    return {
+        "robust_accuracy": float((attacked().margins > 0).mean()),
+        "robust_accuracy_normalized": float((attacked(normalized=True).margins > 0).mean()),
+        "accuracy": float((clean > 0).mean()),
+        "robust_training_accuracy": float(trained.best),
+        "epochs": float(trained.epochs),
+        "status": float(trained.status),
+    }
+
+
+def study(
+    panel: str, grid: dict[str, Any], epochs: int, published: bool, progress: bool
+) -> xr.Dataset:
+    """All networks of a panel, one a core on a CPU, over its two axes and the seed."""
+    mode, todo = settings(), points(panel, grid)
+
+    def one(point: Point) -> xr.Dataset:
+        with using(mode):
+            values = measured(point, epochs, published)
+        return xr.Dataset(values).expand_dims(point.place(panel))
+
+    workers = cores() if jax.default_backend() == "cpu" else 1
+    with ThreadPoolExecutor(workers) as pool:
+        done = list(tqdm(pool.map(one, todo), total=len(todo), disable=not progress, unit="run"))
+    results: xr.Dataset = xr.combine_by_coords(done)  # type: ignore[assignment]
+    fixed = (
+        {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}
+    )
+    return results.assign_attrs({**fixed, "source": grid["source"], "samples": grid["samples"]})
+
+
+def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
+    """Robust test accuracy as a map, with the paper's threshold."""
+    along, across = ("d", "radius") if panel == "left" else ("width", "ball")
+    constant = 5 if panel == "left" else 25
+    with plt.style.context(plotting.STYLE):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+        for ax, (name, title) in zip(
+            axes,
+            (
+                ("robust_accuracy", "attack of Algorithm 1"),
+                ("robust_accuracy_normalized", "normalized steps"),
+            ),
+            strict=True,
+        ):
+            plotting.accuracy_map(ax, results[name].mean("seed"), along, across)
+            values = np.asarray(results[along], float)
+            ax.plot(
+                values,
+                constant / np.sqrt(values),
+                color="white",
+                linestyle="--",
+                label=rf"${constant}/\sqrt{{{'d' if panel == 'left' else 'k'}}}$",
+            )
+            ax.set_title(title)
+            ax.legend(loc="upper right", labelcolor="white")
+        axes[0].set_ylabel(r"$|\delta|$" if panel == "left" else "$V$")
+        return plotting.save(figure, stem)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    grid = dict(PRESETS[options.preset])
+    grid |= {
+        name: value
+        for name in ("d", "right_d", "radius", "width", "ball", "samples", "seeds")
+        if (value := getattr(options, name)) is not None
+    }
+    out = options.out or Path("results") / f"wang-{options.preset}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        results = study(options.panel, grid, options.epochs, options.published, not options.quiet)
+        save(results, out / f"results-4-{options.panel}.nc")
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    text = thresholds_table(results, options.panel)
+    (out / f"claims-4-{options.panel}.md").write_text(text)
+    print(text)
+    paths = drawn(results, options.panel, out / f"figure4-{options.panel}")
+    print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Adversarial training with projection onto the lazy ball."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import assert_close, assert_same_bits, lane
+
+from jaxkkt import datasets, lazy, networks
+from jaxkkt.adversarial import AdversarialStatus, adversarial_training
+from jaxkkt.perturbations import pgd, robust_accuracy
+
+KEY = jax.random.key(7)
+FEW = {"batch_size": 8, "attack_steps": 10, "learning_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Two clusters on the unit sphere, and a lazy network."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    y = jnp.where(jnp.arange(24) % 3 == 0, 1.0, -1.0)
+    x = y[:, None] * jnp.eye(8)[:1] + 0.1 * jax.random.normal(keys[0], (24, 8))
+    x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    return networks.lazy(keys[1], 100, 8), x, y
+
+
+def test_one_epoch_is_that_of_the_algorithm(case):
+    start, x, y = case
+    found = adversarial_training(start, x, y, 0.2, 0.05, KEY, epochs=1, **FEW)
+    moved = np.asarray(pgd(start, x, y, 0.2, 10).last, np.float64)
+    order = np.asarray(jax.random.permutation(jax.random.fold_in(KEY, 0), 24))
+    w, labels, v = (np.asarray(a, np.float64) for a in (start.w, y, start.v))
+    for i in range(3):
+        rows = order[8 * i : 8 * i + 8]
+        pre = moved[rows] @ w.T
+        margins = labels[rows] * (np.maximum(pre, 0) @ v)
+        pull = labels[rows] / (1 + np.exp(margins))
+        w = w + 0.1 * ((pull[:, None] * v) * (pre > 0)).T @ moved[rows]
+    expected = lazy.project(start._replace(w=jnp.asarray(w, jnp.float32)), start, 0.05)
+    np.testing.assert_allclose(found.params.w, expected.w, rtol=1e-4, atol=1e-6)
+    assert found.status == AdversarialStatus.EPOCH_CAP
+    assert found.epochs == 1
+    assert found.accuracy == (pgd(start, x, y, 0.2, 10).margins > 0).mean()
+
+
+def test_it_makes_networks_robust_that_were_not_and_stays_in_the_ball(case):
+    start, x, y = case
+    found = adversarial_training(start, x, y, 0.3, 1.0, KEY, epochs=200, **FEW)
+    radii = jnp.array([0.3])
+    assert robust_accuracy(start, x, y, radii)[0] < 0.6
+    assert robust_accuracy(found.params, x, y, radii)[0] == 1
+    assert found.status == AdversarialStatus.SETTLED
+    assert found.best == 1
+    assert (lazy.distances(found.params, start) <= 1 + 1e-6).all()
+    assert_same_bits(found.params._replace(w=start.w), start)
+    small = adversarial_training(start, x, y, 0.3, 1e-3, KEY, epochs=200, **FEW)
+    assert small.best < 1
+    assert (lazy.distances(small.params, start) <= 1e-3 * (1 + 1e-3)).all()
+
+
+def test_it_stops_when_accuracy_has_not_risen_for_a_while(case):
+    start, x, y = case
+    for patience in (3, 8):
+        found = adversarial_training(
+            start, x, y, 0.3, 1e-6, KEY, epochs=50, patience=patience, **FEW
+        )
+        # In so small a ball the first accuracy is the best.
+        assert found.status == AdversarialStatus.SETTLED
+        assert found.epochs == patience + 1
+
+
+def test_judging_before_projecting_sees_other_networks(case):
+    start, x, y = case
+    settings = {"radius": 0.3, "ball": 0.2, "key": KEY, "epochs": 25, "patience": 25, **FEW}
+    after = adversarial_training(start, x, y, **settings)
+    before = adversarial_training(start, x, y, judged_before_projecting=True, **settings)
+    assert_same_bits(before.params, after.params)
+    assert before.best > after.best
+
+
+def test_lanes_equal_a_loop(case):
+    start, x, y = case
+    radii, balls = jnp.array([0.1, 0.3, 0.5]), jnp.array([1.0, 0.1, 0.3])
+
+    def train(radius, ball):
+        return adversarial_training(start, x, y, radius, ball, KEY, epochs=30, patience=4, **FEW)
+
+    together = jax.vmap(train)(radii, balls)
+    assert len(set(together.epochs.tolist())) > 1
+    for i in range(3):
+        alone = train(float(radii[i]), float(balls[i]))
+        assert alone.epochs == together.epochs[i]
+        assert_close(lane(together, i).params, alone.params, rtol=1e-3, atol=1e-5)
+
+
+def test_biases_move_when_asked_to(case):
+    start, x, y = case
+    start = start._replace(b=start.b + 0.1)
+    found = adversarial_training(start, x, y, 0.1, 1.0, KEY, epochs=2, biases=True, **FEW)
+    assert (found.params.b != start.b).any()
+
+
+def test_a_run_that_breaks_is_told(case):
+    start, x, y = case
+    broken = start._replace(w=start.w.at[0, 0].set(jnp.inf))
+    found = adversarial_training(broken, x, y, 0.1, 1.0, KEY, **FEW)
+    assert found.status == AdversarialStatus.NON_FINITE
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"radius": 0.0}, "radius must be positive and finite, got 0.0"),
+        ({"ball": -1.0}, "ball must be positive and finite, got -1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"batch_size": 25}, "batch_size must be from 1 to the 24 samples, got 25"),
+    ],
+)
+def test_bad_arguments_are_refused(case, settings, message):
+    arguments = {"radius": 0.1, "ball": 1.0, "key": KEY} | settings
+    with pytest.raises(ValueError, match=message):
+        adversarial_training(*case, **arguments)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_one_class_is_refused(case):
+    start, x, _ = case
+    with pytest.raises(ValueError, match="both labels must occur"):
+        adversarial_training(start, x, np.ones(24, np.float32), 0.1, 1.0, KEY)
+
+
+def test_every_status_has_a_sentence():
+    assert all(status.describe() for status in AdversarialStatus)
+
+
+def test_data_are_checked():
+    x, y = datasets.sphere(jax.random.key(0), 6, 4)
+    with pytest.raises(ValueError, match="a network on inputs of dimension 4"):
+        adversarial_training(networks.lazy(KEY, 5, 3), x, y, 0.1, 1.0, KEY, batch_size=2)

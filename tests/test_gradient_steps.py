@@ -1,0 +1,116 @@
+"""The smallest gradient step that flips a prediction."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import assert_close
+
+from jaxkkt import networks
+from jaxkkt.networks import Params
+from jaxkkt.perturbations import StepStatus, gradient_steps, input_gradient
+
+
+def neuron_and_constant(constant):
+    """f(x) = 3 relu(w . x + 1) - constant for w = (2, -1)."""
+    return Params(
+        jnp.array([[2.0, -1.0], [0.0, 0.0]]), jnp.array([1.0, 1.0]), jnp.array([3.0, -constant])
+    )
+
+
+@pytest.fixture(scope="module")
+def lazy():
+    params = networks.lazy(jax.random.key(3), 60, 8, biases=True)
+    return params, jax.random.normal(jax.random.key(4), (20, 8)) * jnp.linspace(0.3, 2, 20)[:, None]
+
+
+@pytest.mark.parametrize(("constant", "sign"), [(6.0, -1), (30.0, 1)])
+def test_one_neuron(constant, sign):
+    # f(x + eta g) = 3 (w.x + 1 + eta 3 |w|^2) - constant, g = 3 w, |w|^2 = 5; w.x + 1 = 4.
+    x = jnp.array([[2.0, 1.0]])
+    found = gradient_steps(neuron_and_constant(constant), x, bracket=10.0)
+    eta = (constant / 3 - 4) / (3 * 5)
+    assert np.sign(eta) == sign
+    assert_close(found.output, [12 - constant])
+    assert_close(found.gradient_norm, [3 * 5**0.5], rtol=1e-6)
+    assert_close(found.eta, [abs(eta)], rtol=1e-6)
+    assert_close(found.size, [abs(eta) * 3 * 5**0.5], rtol=1e-6)
+    assert found.status == StepStatus.FLIPPED
+
+
+def test_a_sign_that_never_changes_is_told():
+    found = gradient_steps(neuron_and_constant(0.0), jnp.array([[2.0, 1.0], [-2.0, 0.0]]), 100.0)
+    assert found.status.tolist() == [StepStatus.NO_FLIP, StepStatus.NO_GRADIENT]
+    assert found.eta[0] == jnp.inf
+    assert np.isnan(found.eta[1])
+
+
+def test_steps_are_the_first_of_a_fine_grid(lazy):
+    params, x = lazy
+    found = gradient_steps(params, x)
+    w, b, v, points = (np.asarray(a, np.float64) for a in (*params, x))
+
+    def f(z):
+        return np.maximum(z @ w.T + b, 0) @ v
+
+    flipped = 0
+    for i, point in enumerate(points):
+        gradient = (v * (w @ point + b > 0)) @ w
+        toward = -np.sign(f(point)) * gradient
+        limit = np.linalg.norm(point) / np.linalg.norm(gradient)
+        changes = [f(point + eta * toward) * f(point) < 0 for eta in np.linspace(0, limit, 4001)]
+        if not any(changes):
+            assert found.status[i] == StepStatus.NO_FLIP
+            continue
+        flipped += 1
+        first = np.argmax(changes) * limit / 4000
+        assert first - limit / 4000 <= found.eta[i] <= first + 1e-5
+    assert flipped >= 10
+
+
+def test_gradients_are_those_of_autodiff(lazy):
+    params, x = lazy
+    expected = jax.vmap(jax.grad(lambda z: networks.apply(params, z)))(x)
+    assert_close(input_gradient(params, x), expected, rtol=1e-4, atol=1e-5)
+    found = gradient_steps(params, x)
+    assert_close(found.gradient_norm, jnp.linalg.norm(expected, axis=1), rtol=1e-5)
+    assert_close(found.size, found.eta * found.gradient_norm, rtol=1e-5)
+
+
+def test_blocks_padding_and_lanes_change_nothing(lazy, monkeypatch):
+    params, x = lazy
+    found = gradient_steps(params, x)
+    padded = gradient_steps(networks.pad(params, 70, 11), jnp.pad(x, ((0, 0), (0, 3))))
+    assert_close(padded, found, rtol=1e-4)
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), params, params._replace(v=-params.v))
+    lanes = jax.vmap(gradient_steps, in_axes=(0, None))(both, x)
+    for i in range(2):
+        alone = gradient_steps(jax.tree.map(lambda a, i=i: a[i], both), x)
+        assert_close(jax.tree.map(lambda a, i=i: a[i], lanes), alone, rtol=1e-4)
+    assert_close(gradient_steps(params, x[:7]), jax.tree.map(lambda a: a[:7], found), rtol=1e-4)
+
+
+def test_rescaled_networks_take_the_same_perturbation(lazy):
+    params, x = lazy
+    found, scaled = (gradient_steps(params._replace(v=c * params.v), x) for c in (1.0, 7.0))
+    assert_close(scaled.size, found.size, rtol=1e-4)
+    assert_close(scaled.eta, found.eta / 7, rtol=1e-4)
+
+
+def test_misclassified_points_need_no_step(lazy):
+    params, x = lazy
+    found = gradient_steps(params, x)
+    y = jnp.ones(20)
+    assert (found.needs_step(y) == (networks.apply(params, x) > 0)).all()
+    assert 0 < found.needs_step(y).sum() < 20
+
+
+def test_broken_points_have_a_status():
+    x = jnp.array([[2.0, 1.0], [jnp.nan, 1.0], [jnp.inf, 0.0]])
+    found = gradient_steps(neuron_and_constant(6.0), x)
+    assert found.status.tolist() == [StepStatus.FLIPPED, *[StepStatus.NON_FINITE] * 2]
+    assert np.isnan(found.eta[1:]).all()
+
+
+def test_every_status_has_a_sentence():
+    assert all(status.describe() for status in StepStatus)

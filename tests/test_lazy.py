@@ -1,0 +1,175 @@
+"""Lazy networks, the ball around their start, and training up to its edge."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import assert_close, assert_same_bits, lane, stacked
+
+import jaxkkt as jk
+from jaxkkt import datasets, lazy, networks, training
+from jaxkkt.training import Status
+
+SGD = lazy.lazy_sgd(ball=2.0, learning_rate=0.5)
+
+
+def case(seed=0, biases=False, m=12, d=6, k=40):
+    data_key, key = jax.random.split(jax.random.key(seed))
+    x, y = datasets.sphere(data_key, m, d)
+    return networks.lazy(key, k, d, biases=biases), x / d**0.5, y
+
+
+class TestInitialization:
+    def test_is_that_of_the_definition(self):
+        params = networks.lazy(jax.random.key(0), 4000, 30)
+        np.testing.assert_allclose(jnp.abs(params.v), 4000**-0.5, rtol=1e-6)
+        assert abs(jnp.mean(params.v > 0) - 0.5) < 0.03
+        assert abs(jnp.mean(params.w)) < 0.01
+        assert abs(jnp.std(params.w) - 1) < 0.01
+        assert (params.b == 0).all()
+        with_biases = networks.lazy(jax.random.key(0), 4000, 30, biases=True)
+        assert abs(jnp.std(with_biases.b) - 1) < 0.05
+        assert_same_bits(with_biases._replace(b=params.b), params)
+
+    def test_scales_and_pads(self):
+        params = networks.lazy(jax.random.key(0), 5, 3, 0.1, shape=(7, 4))
+        alone = networks.lazy(jax.random.key(0), 5, 3)
+        assert_close(networks.pad(alone._replace(w=0.1 * alone.w), 7, 4), params, rtol=1e-6)
+
+
+class TestBall:
+    def test_projection(self):
+        start, _x, _y = case()
+        moved = start._replace(w=start.w + jax.random.normal(jax.random.key(9), start.w.shape))
+        inside = lazy.project(moved, start, 2.0)
+        away, kept = lazy.distances(moved, start), lazy.distances(inside, start)
+        assert (away > 2).any()
+        assert (away < 2).any()
+        assert_close(kept, jnp.minimum(away, 2), rtol=1e-5)
+        assert_same_bits(inside.w[away <= 2], moved.w[away <= 2])
+        # The nearest point of a ball is on the segment to its centre.
+        cosine = jnp.sum((inside.w - start.w) * (moved.w - start.w), axis=1) / (kept * away)
+        assert_close(cosine, jnp.ones(40), rtol=1e-5)
+        assert_close(lazy.project(inside, start, 2.0), inside, rtol=1e-6)
+
+    def test_a_projection_moves_no_two_networks_apart(self):
+        start, _, _ = case()
+        a, b = (
+            start._replace(w=start.w + 2 * jax.random.normal(jax.random.key(i), start.w.shape))
+            for i in (1, 2)
+        )
+        before = lazy.distances(a, b)
+        after = lazy.distances(lazy.project(a, start, 1.0), lazy.project(b, start, 1.0))
+        assert (after <= before + 1e-6).all()
+
+
+class TestTraining:
+    @pytest.mark.parametrize("biases", [False, True])
+    def test_stops_at_the_step_before_the_exit(self, biases):
+        start, x, y = case(biases=biases)
+        protocol = lazy.lazy_sgd(ball=2.0, biases=biases, learning_rate=0.5)
+        found = jk.train(start, x, y, protocol, jax.random.key(0))
+        w0, b, v, x, y = (np.asarray(a, np.float64) for a in (*start, x, y))
+        w, steps = w0.copy(), 0
+        while True:
+            pre = x @ w.T + b
+            pull = y / (1 + np.exp(y * (np.maximum(pre, 0) @ v))) / len(y)
+            on_pre = pull[:, None] * v * (pre > 0)
+            next_w = w + 0.5 * on_pre.T @ x
+            if (np.linalg.norm(next_w - w0, axis=1) > 2 / 40**0.5).any():
+                break
+            w, steps = next_w, steps + 1
+            b = b + 0.5 * on_pre.sum(axis=0) * biases
+        assert found.status == Status.LEFT_BALL
+        assert found.steps == steps > 5
+        np.testing.assert_allclose(found.params.w, w, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.params.b, b, rtol=1e-4, atol=1e-5)
+        assert_same_bits(found.params.v, start.v)
+        assert (lazy.distances(found.params, start) <= 2 / 40**0.5 * (1 + 1e-6)).all()
+
+    def test_a_flow_comes_to_the_edge_of_any_ball(self):
+        start, x, y = case()
+        for ball in (1.0, 10.0, 40.0):
+            found = jk.train(start, x, y, lazy.lazy_flow(ball))
+            assert found.status == Status.LEFT_BALL
+            furthest = float(lazy.distances(found.params, start).max()) * 40**0.5
+            assert 0.9 * ball < furthest <= ball * (1 + 1e-5)
+
+    def test_leaving_at_once_has_its_own_status(self):
+        start, x, y = case()
+        found = jk.train(start, x, y, lazy.lazy_sgd(ball=1e-4), jax.random.key(0))
+        assert found.status == Status.LEFT_AT_ONCE
+        assert found.steps == 0
+        assert_same_bits(found.params, start)
+
+    def test_a_network_that_stays_inside_is_capped(self):
+        start, x, y = case()
+        found = jk.train(start, x, y, lazy.lazy_sgd(1e3, max_steps=300), jax.random.key(0))
+        assert found.status in (Status.STEP_CAP, Status.NOT_SEPARABLE)
+        assert found.steps == 300
+
+    def test_vmapped_equals_looped_and_padded_equals_alone(self):
+        cases = [case(seed) for seed in range(3)]
+        params, x, y = stacked(*cases)
+        keys = jnp.stack([jax.random.key(0)] * 3)
+        together = jax.vmap(lambda p, x, y, key: jk.train(p, x, y, SGD, key))(params, x, y, keys)
+        assert len(set(together.steps.tolist())) > 1
+        for i, one in enumerate(cases):
+            alone = jk.train(*one, SGD, jax.random.key(0))
+            assert together.steps[i] == alone.steps
+            assert_close(lane(together, i).params, alone.params, rtol=1e-3, atol=1e-5)
+        start, x, y = cases[1]
+        wide = jk.train(networks.pad(start, 50, 9), jnp.pad(x, ((0, 0), (0, 3))), y, SGD)
+        assert wide.steps == together.steps[1]
+        assert_close(
+            wide.params, networks.pad(lane(together, 1).params, 50, 9), rtol=1e-3, atol=1e-5
+        )
+
+    def test_seen_at_levels_it_ends_where_it_leaves(self):
+        start, x, y = case()
+        protocol = lazy.lazy_flow(3.0)
+        seen = jk.train_through(start, x, y, [2.3, 2.1, -50.0, -60.0], protocol)
+        end = jk.train(start, x, y, protocol)
+        assert seen.status.tolist() == [*[Status.CONVERGED] * 2, *[Status.LEFT_BALL] * 2]
+        assert_close(lane(seen, 2).params, end.params, rtol=1e-3, atol=1e-5)
+        assert seen.steps[3] == seen.steps[2] == end.steps
+
+    def test_the_span_moves_as_the_plain_weights(self):
+        start, x, y = case(m=4)
+        assert SGD.representation_for(4, 6) == "span"
+        from dataclasses import replace
+
+        plain = jk.train(start, x, y, replace(SGD, representation="plain"))
+        assert_close(jk.train(start, x, y, SGD).params, plain.params, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"ball": 0.0}, r"ball \(C0\) must be positive and finite, got 0.0"),
+            ({"ball": -1.0}, r"ball \(C0\) must be positive and finite, got -1.0"),
+            ({"ball": float("nan")}, r"ball \(C0\) must be positive and finite, got nan"),
+        ],
+    )
+    def test_balls(self, settings, message):
+        with pytest.raises(ValueError, match=message):
+            lazy.lazy_flow(**settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"ball": 1.0}, "leave v out of `trained`"),
+            ({"trained": ()}, r"trained must name some of \('w', 'b', 'v'\)"),
+            ({"trained": ("u",)}, r"trained must name some of \('w', 'b', 'v'\)"),
+            ({"trained": ("w",), "representation": "gram"}, "use 'plain' or 'span'"),
+        ],
+    )
+    def test_protocols(self, settings, message):
+        with pytest.raises(ValueError, match=message):
+            training.Protocol(jk.optimizers.loss_scaled(0.1), **settings)
+
+    def test_unknown_reductions(self):
+        with pytest.raises(ValueError, match="reduction must be 'sum' or 'mean', got 'max'"):
+            jk.optimizers.loss_scaled(0.1, reduction="max")

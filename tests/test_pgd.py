@@ -1,0 +1,99 @@
+"""Projected gradient attacks within l2 balls."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import assert_close
+
+from jaxkkt import networks
+from jaxkkt.networks import Params
+from jaxkkt.perturbations import gradient_steps, pgd, robust_accuracy
+
+
+@pytest.fixture(scope="module")
+def classified():
+    params = networks.lazy(jax.random.key(0), 200, 10)
+    x = jax.random.normal(jax.random.key(1), (30, 10))
+    x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    return params, x, jnp.sign(networks.apply(params, x))
+
+
+def test_where_the_network_is_linear_the_attack_is_the_gradient_step():
+    # f(x) = 2 relu(w . x + 9), active in all of the ball: the least margin is f - 2 |w| radius.
+    params = Params(jnp.array([[3.0, -4.0]]), jnp.array([9.0]), jnp.array([2.0]))
+    x, y = jnp.array([[1.0, 2.0], [0.0, 1.0]]), jnp.array([1.0, -1.0])
+    found = pgd(params, x, y, 0.3, normalized=True)
+    assert_close(found.margins, y * networks.apply(params, x) - 2 * 5 * 0.3, rtol=1e-5)
+    toward = jnp.array([[-0.6, 0.8], [0.6, -0.8]])
+    assert_close(found.last, x + 0.3 * toward, rtol=1e-5)
+
+
+def test_one_raw_step_is_the_gradient_of_the_logistic_loss(classified):
+    params, x, y = classified
+
+    def loss(z):
+        return jnp.sum(jax.nn.softplus(-y * networks.apply(params, z)))
+
+    # 2.5 times the radius in one step: inside the ball where the gradient is below 1/2.5.
+    push = 2.5 * 0.1 * jax.grad(loss)(x)
+    length = jnp.linalg.norm(push, axis=1, keepdims=True)
+    expected = x + push * jnp.minimum(1, 0.1 / length)
+    assert_close(pgd(params, x, y, 0.1, steps=1).last, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("radius", [0.01, 0.2, 3.0])
+def test_the_ball_is_never_left(classified, radius, normalized):
+    params, x, y = classified
+    found = pgd(params, x, y, radius, normalized=normalized)
+    for points in (found.last, found.x):
+        assert (jnp.linalg.norm(points - x, axis=1) <= radius * (1 + 1e-5)).all()
+    assert_close(found.margins, y * networks.apply(params, found.x), rtol=1e-3, atol=1e-5)
+    assert (found.margins <= y * networks.apply(params, x) + 1e-6).all()
+
+
+def test_accuracy_falls_with_the_radius_from_1_to_0(classified):
+    params, x, y = classified
+    curve = robust_accuracy(params, x, y, jnp.array([1e-4, 0.05, 0.1, 0.2, 2.0]), normalized=True)
+    assert curve[0] == 1
+    assert curve[-1] == 0
+    assert (np.diff(curve) <= 0).all()
+    assert len(set(curve.tolist())) > 2
+
+
+def test_attacks_succeed_wherever_the_gradient_step_does(classified):
+    params, x, y = classified
+    radius = 0.1
+    by_step = gradient_steps(params, x).size <= radius
+    by_pgd = pgd(params, x, y, radius, normalized=True).margins <= 0
+    assert by_step.any()
+    assert (by_pgd | ~by_step).all()
+
+
+def test_lanes_equal_a_loop_and_padding_is_inert(classified):
+    params, x, y = classified
+    radii = jnp.array([0.02, 0.1, 0.5])
+    curve = robust_accuracy(params, x, y, radii)
+    lanes = jax.vmap(lambda r: pgd(params, x, y, r).margins)(radii)
+    for i, radius in enumerate(radii):
+        alone = pgd(params, x, y, float(radius)).margins
+        assert_close(lanes[i], alone, rtol=1e-3, atol=1e-4)
+        assert_close(curve[i], (alone > 0).mean())
+    more = jnp.pad(x, ((0, 3), (0, 2))), jnp.pad(y, (0, 3))
+    padded = robust_accuracy(networks.pad(params, 220, 12), *more, radii)
+    assert_close(padded, curve, atol=1.01 / 30)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"radius": 0}, "radius must be positive and finite, got 0"),
+        ({"radius": float("nan")}, "radius must be positive and finite, got nan"),
+        ({"radius": 1.0, "steps": 0}, "steps must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused(classified, settings, message):
+    with pytest.raises(ValueError, match=message):
+        pgd(*classified, **settings)

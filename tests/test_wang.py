@@ -1,0 +1,154 @@
+"""The lemmas of Wang et al. (2022), held against networks in the lazy ball."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxkkt import lazy, networks
+from jaxkkt.theory import wang
+
+C0 = 2.0
+
+
+@pytest.fixture(scope="module")
+def networks_in_ball():
+    """Many draws of a start, a network on the edge of its ball, and a point."""
+
+    def draw(key):
+        keys = jax.random.split(key, 3)
+        start = networks.lazy(keys[0], 2000, 40)
+        away = start._replace(w=start.w + jax.random.normal(keys[1], start.w.shape))
+        x = jax.random.normal(keys[2], (40,))
+        return start, lazy.project(away, start, C0 / 2000**0.5), x / jnp.linalg.norm(x)
+
+    return jax.vmap(draw)(jax.random.split(jax.random.key(0), 40))
+
+
+def test_every_bound_holds_with_its_probability(networks_in_ball):
+    start, params, x = networks_in_ball
+    gamma = 0.05
+    checks = {
+        "B.4": jax.vmap(lambda s, x: wang.sign_changes(s, x, C0 / 2000**0.5, gamma))(start, x),
+        "B.5": jax.vmap(lambda p, s, x: wang.output(p, s, x, C0, gamma))(params, start, x),
+        "B.7": jax.vmap(lambda p, s, x: wang.gradient_norm(p, s, x, C0, gamma))(params, start, x),
+        "sqrt(d)/4": jax.vmap(lambda p, s, x: wang.quarter_of_the_dimension(p, s, x, C0))(
+            params, start, x
+        ),
+    }
+    for name, check in checks.items():
+        assert check.assumed.all(), name
+        assert check.holds.mean() >= 1 - gamma, name
+
+
+def test_sign_changes_are_counted(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    radius = C0 / 2000**0.5
+    check = wang.sign_changes(start, x, radius, 0.1)
+    w = np.asarray(start.w, np.float64)
+    assert int(check.measured) == (np.abs(w @ np.asarray(x, np.float64)) <= radius).sum()
+    assert check.bound == pytest.approx(radius * 2000 + (2000 * np.log(10) / 2) ** 0.5, rel=1e-5)
+    # The network at hand is one of those that the set is about.
+    changed = (params.w @ x > 0) != (start.w @ x > 0)
+    assert int(changed.sum()) <= int(check.measured)
+    assert wang.sign_changes(start, x, 1.0).vacuous
+
+
+def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    k, d, gamma, c0 = 2000, 40, 0.1, C0
+    assert wang.output(params, start, x, c0, gamma).bound == pytest.approx(
+        (2 * np.log(20)) ** 0.5 + 2 * np.log(20) / k**0.5 + c0, rel=1e-6
+    )
+    # At d = 40 the first term of B.7 needs d > 5 sqrt(d log(8/gamma)): it does not, and is 0.
+    check = wang.gradient_norm(params, start, x, c0, gamma)
+    second = ((c0 + (np.log(40) / 2) ** 0.5) / k**0.5) ** 0.5
+    third = (d + 4 * (d * np.log(8 * k / gamma)) ** 0.5) ** 0.5
+    assert check.bound == pytest.approx(-c0 - second * third, rel=1e-5)
+    assert check.vacuous
+    assert wang.sign_change_probability(0.1, 0.01, 40, 0.2) == pytest.approx(
+        2 * 0.01 * (40**0.5 + 2 * (40 * np.log(200)) ** 0.5) + 1.21 * 0.1, rel=1e-6
+    )
+    difference = wang.gradient_difference(params, start, x, c0, 1.5, jax.random.key(0), gamma)
+    log = np.log(k * d)
+    assert difference.bound == pytest.approx(
+        9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
+        + 15 * d * log / k**0.5
+        + 327 * 4 * d**0.25,
+        rel=1e-5,
+    )
+    assert difference.holds
+    assert not difference.assumed  # 40^2.4 is 7,000
+
+
+def test_the_gradient_bound_says_something_in_high_dimension():
+    k, d = 30_000, 3000
+    start = networks.lazy(jax.random.key(0), k, d)
+    check = wang.gradient_norm(start, start, jnp.eye(d)[0], 1.0, 0.1)
+    assert not check.vacuous
+    assert check.holds
+    first = (0.5 - (2 * np.log(40) / k) ** 0.5 - np.log(40) / k) ** 0.5 * (
+        d - 5 * (d * np.log(80)) ** 0.5
+    ) ** 0.5
+    second = ((1 + (np.log(40) / 2) ** 0.5) / k**0.5) ** 0.5
+    third = (d + 4 * (d * np.log(8 * k / 0.1)) ** 0.5) ** 0.5
+    assert check.bound == pytest.approx(first - 1 - second * third, rel=1e-4)
+
+
+def test_assumptions_are_checked(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    assert wang.in_ball(params, start, C0)
+    assert not wang.in_ball(params, start, 0.9 * C0)
+    assert not wang.output(params, start, 2 * x, C0).assumed
+    assert not wang.output(params, start, x, 0.5 * C0).assumed
+    delta = jnp.eye(40)[0]
+    assert not wang.sign_change_share(start, x, delta).assumed
+    assert wang.sign_change_share(start, x, 0.1 * delta).assumed
+
+
+def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    key = jax.random.key(0)
+    sizes = [
+        float(wang.gradient_difference(params, start, x, C0, c1, key).measured)
+        for c1 in (0.01, 1.0, 3.0)
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[2] / 3
+
+
+def test_the_step_constant_and_the_cone(networks_in_ball):
+    _start, params, x = networks_in_ball
+    constants = jax.vmap(wang.step_constant)(params, x)
+    assert np.isfinite(constants).all()
+    assert (constants > 0).all()
+    # Where the network were linear the constant would be |f|.
+    outputs = jnp.abs(jax.vmap(networks.apply)(params, x))
+    assert 0.5 < np.median(constants / outputs) < 2
+    cone = jax.vmap(lambda p, x: wang.cone(p, x, 30.0))(params, x)
+    assert cone.holds.all()
+
+
+def test_the_window_of_widths():
+    least, most = wang.width_window(100, gamma=0.05)
+    assert least == pytest.approx(100**2.4)
+    assert most == pytest.approx(np.exp(100**0.24), rel=1e-5)
+    assert most < least
+    least, most = wang.width_window(10_000_000)
+    assert least < most
+    assert wang.width_window(2, gamma=1e-9, c3=5.0)[0] == pytest.approx(5 * np.log(1e9), rel=1e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"c0": 0.0}, "c0 must be positive and finite, got 0.0"),
+        ({"c0": 1.0, "gamma": 1.5}, "gamma is a probability below 1, got 1.5"),
+        ({"c0": 1.0, "gamma": 0.0}, "gamma must be positive and finite, got 0.0"),
+    ],
+)
+def test_bad_constants_are_refused(networks_in_ball, settings, message):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    with pytest.raises(ValueError, match=message):
+        wang.output(params, start, x, **settings)
