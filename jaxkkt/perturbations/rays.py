@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.networks import relu
+
+# Steps of a walk along rays.
+TRIPS = 60
 
 
 class Ray(NamedTuple):
@@ -70,6 +73,82 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
     finite = jnp.all(jnp.isfinite(values))
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
+
+
+class _Walk(NamedTuple):
+    """Each ray's sum is positive up to c; `ahead` is how far the next bound looks."""
+
+    c: Float[Array, " n"]
+    ahead: Float[Array, " n"]
+    going: Bool[Array, " n"]
+    trips: Int[Array, ""]
+
+
+def first_crossings(
+    rays: Ray, brackets: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """Where the sums of n rays, positive at 0, first turn negative; and whether that is certain.
+
+    The sum's slope falls at breakpoints of negative weight alone, so between c and c + h it is at
+    least slope(c) - sum of |weight slope| over those in between: a step of value / -bound never
+    passes the first zero, and takes all of h where it could. As h follows the last step, the bound
+    becomes the slope itself and the walk Newton's method. Inf where the bracket comes first.
+    Uncertain where the sum vanishes and does not turn negative at once, or after `TRIPS` steps.
+
+    Without a sort: a dozen passes over the neurons, for rays that are nearly straight.
+    """
+    start, slope, weight = rays
+    eps = 4 * jnp.finfo(start.dtype).eps
+    constant = jnp.sum(jnp.abs(weight * start), axis=1)
+    growth = jnp.sum(jnp.abs(weight * slope), axis=1)
+
+    def on(c: Array) -> Array:
+        """Which neurons are active just beyond c."""
+        here = start + c[:, None] * slope
+        return (here > 0) | ((here == 0) & (slope > 0))
+
+    def look(c: Array) -> tuple[Array, Array]:
+        """The sums at c, and their slopes just beyond."""
+        value = jnp.sum(weight * relu(start + c[:, None] * slope), axis=1)
+        return value, jnp.sum(jnp.where(on(c), weight * slope, 0), axis=1)
+
+    def tolerance(c: Array) -> Array:
+        return eps * (constant + c * growth)
+
+    def step(walk: _Walk) -> _Walk:
+        value, rise = look(walk.c)
+        end = jnp.minimum(walk.c + walk.ahead, brackets)
+        falls = (on(walk.c) != on(end)) & (weight < 0)
+        steepest = jnp.sum(jnp.where(falls, jnp.abs(weight * slope), 0), axis=1) - rise
+        stride = jnp.where(steepest > 0, ratio(value, steepest), jnp.inf)
+        free = stride >= end - walk.c
+        going = walk.going & (value > tolerance(walk.c))
+        forward = jnp.where(free, jnp.where(end >= brackets, jnp.inf, end), walk.c + stride)
+        return _Walk(
+            c=jnp.where(going, forward, walk.c),
+            ahead=jnp.where(free, 4 * walk.ahead, 2 * stride),
+            going=going & (forward < jnp.inf),
+            trips=walk.trips + 1,
+        )
+
+    zero = jnp.zeros_like(brackets)
+    value, rise = look(zero)
+    straight = jnp.where(rise < 0, ratio(value, -rise), brackets)
+    walk = jax.lax.while_loop(
+        lambda walk: jnp.any(walk.going) & (walk.trips < TRIPS),
+        step,
+        _Walk(zero, 1.5 * straight, value > 0, jnp.zeros((), jnp.int32)),
+    )
+
+    # The tolerance is a bound: Newton's steps come as near as the sums are.
+    c = jnp.minimum(walk.c, brackets)
+    for _ in range(2):
+        value, rise = look(c)
+        c = jnp.clip(c - ratio(value, rise), 0, brackets)
+    beyond = c + 8 * tolerance(c) * ratio(jnp.ones_like(rise), jnp.abs(rise))
+    crosses = (look(beyond)[0] < -tolerance(beyond)) & ~walk.going
+    past = walk.c == jnp.inf
+    return jnp.where(past, jnp.inf, c), crosses | past
 
 
 def ratio(a: Array, b: Array) -> Array:
