@@ -20,7 +20,7 @@ import jaxkkt as jk
 from benchmarks.lazy_peers import torch_adversarial, torch_step_search
 from benchmarks.timing import Contestant, interleaved, markdown, medians, ratio, split, write
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.perturbations import gradient_steps
 from sweeps import wang_robust, wang_steps
 
@@ -49,7 +49,7 @@ def search(d: int, width: int, images: int, repeats: int) -> dict[str, Any]:
     (run,) = wang_steps.runs_of(figure, grid)
     start, data = draw(run)
     trained = jk.train(start, *data, wang_steps.protocol_of("flow", figure, 10.0)).params
-    x, y = test_data(run)
+    x, y = held_out(run)
     every, lowering = split(gradient_steps, trained, jnp.asarray(x))
     loop = torch_step_search(trained, Dataset(x[:images], y[:images]))
     seconds = interleaved(

@@ -112,7 +112,7 @@ def gradient_steps(bracket: float = 1.0) -> Measurement:
         norm = jnp.linalg.norm(x, axis=1)
 
         def mean(values: Array) -> Array:
-            return jnp.sum(jnp.where(flipped, values, 0)) / jnp.sum(flipped)
+            return jnp.mean(values, where=flipped)
 
         moved = lazy.distances(params, start)
         return {

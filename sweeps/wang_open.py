@@ -22,7 +22,7 @@ from tqdm import tqdm
 import jaxkkt as jk
 from jaxkkt import lazy, plotting
 from jaxkkt.engine.devices import cores, settings, using
-from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.results import save
 from jaxkkt.perturbations import gradient_steps, robust_accuracy, smallest_radii
 
@@ -52,9 +52,10 @@ def measured(run: jk.Run, ball: float) -> dict[str, float | np.ndarray]:
     """One network: both attacks on every test image, and its robust error."""
     start, data = draw(run)
     trained = jk.train(start, *data, lazy.lazy_flow(ball))
-    x, y = (jnp.asarray(part) for part in test_data(run))
+    x, y = (jnp.asarray(part) for part in held_out(run))
     steps = gradient_steps(trained.params, x, bracket=4.0)
-    radii = smallest_radii(trained.params, x, y, jnp.where(steps.size < 4, steps.size, 4.0))
+    bracket = jnp.where(steps.size < 4, 1.1 * steps.size, 4.0)
+    radii = smallest_radii(trained.params, x, y, bracket)
     good = np.asarray(steps.needs_step(y) & jnp.isfinite(steps.size))
     at = jnp.asarray(RADII) / run.d**0.5
     return {

@@ -27,7 +27,7 @@ import jaxkkt as jk
 from jaxkkt import plotting
 from jaxkkt.adversarial import adversarial_training
 from jaxkkt.engine.devices import cores, settings, using
-from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.results import save
 from jaxkkt.perturbations import pgd
 from sweeps.wang_claims import thresholds_table
@@ -132,7 +132,7 @@ def measured(point: Point, epochs: int, published: bool) -> dict[str, float]:
         epochs=epochs,
         judged_before_projecting=published,
     )
-    x, y = (jnp.asarray(part) for part in test_data(run))
+    x, y = (jnp.asarray(part) for part in held_out(run))
     attacked = partial(pgd, trained.params, x, y, point.radius)
     clean = jk.networks.margins(trained.params, x, y)
     return {

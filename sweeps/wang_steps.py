@@ -21,7 +21,7 @@ import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt import engine, plotting
-from jaxkkt.engine.draws import draw, test_data
+from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.results import save
 from jaxkkt.lazy import lazy_flow, lazy_sgd
 from sweeps.wang_claims import claims_table
@@ -186,7 +186,7 @@ def histograms(grid: dict[str, Any], ball: float, protocol: str, stem: Path) -> 
     (run,) = runs_of(figure, largest)
     start, data = draw(run)
     trained = jk.train(start, *data, protocol_of(protocol, figure, ball), run.shuffle_key())
-    x, y = test_data(run)
+    x, y = held_out(run)
     found = jk.perturbations.gradient_steps(trained.params, x)
     kept = np.asarray(found.needs_step(y) & (found.status == 0))
     norm = np.linalg.norm(x, axis=1)

@@ -32,7 +32,7 @@ def draw_padded(run: Run, samples: int, dim: int, width: int) -> tuple[Params, D
     return Params(w, b, v), Dataset(_fit(drawn.x, samples, dim), _fit(drawn.y, samples))
 
 
-def test_data(run: Run) -> Dataset:
+def held_out(run: Run) -> Dataset:
     """Points of the run's source that it does not train on, the same for all widths and scales.
 
     Of images those of their own split, in whole; of a distribution `TEST_SAMPLES` draws.
@@ -79,7 +79,7 @@ def seen(run: Run, start: Params, data: Dataset, needs: Collection[str], tests: 
     k, m, d = map(round_up, (start.v.shape[0], *data.x.shape))
     test = None
     if "test" in needs:
-        x, y = test_data(run)
+        x, y = held_out(run)
         test = Dataset(_fit(x, tests, d), _fit(y, tests))
     padded = Params(_fit(start.w, k, d), _fit(start.b, k), _fit(start.v, k))
     return Seen(

@@ -14,7 +14,7 @@ from jaxkkt import networks, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import Seen, draw, round_up, seen, test_data
+from jaxkkt.engine.draws import Seen, draw, held_out, round_up, seen
 from jaxkkt.engine.specs import Run
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
@@ -52,7 +52,7 @@ def compile_bucket(
     settings: dict[str, Any] = {"protocol": protocol, "representation": bucket.representation}
     functions = tuple((measurement.function, measurement.needs) for measurement in measurements)
     needs = frozenset(name for _, names in functions for name in names)
-    tests = max(test_data(run).y.size for run in bucket.runs) if "test" in needs else 0
+    tests = max(held_out(run).y.size for run in bucket.runs) if "test" in needs else 0
     trained, seen_data = _specs(*map(round_up, (m, d, k)))
     sight = Seen(
         seen_data,

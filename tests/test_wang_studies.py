@@ -1,0 +1,184 @@
+"""The studies of Wang et al. (2022): command lines, fits, and measurements in sweeps."""
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt import lazy
+from jaxkkt.engine.draws import draw, held_out
+from sweeps import wang_claims, wang_open, wang_robust, wang_steps
+
+TINY = ["--source", "digits", "--d", "16", "25", "64", "--width", "20", "--samples", "12"]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    out = tmp_path_factory.mktemp("steps")
+    settings = ["--seeds", "1", "--quiet", "--out", str(out)]
+    assert wang_steps.main([*TINY, *settings, "--figure", "5", "7"]) == 0
+    return out
+
+
+class TestFits:
+    def test_power_laws_are_found_with_their_interval(self):
+        d = np.repeat([25.0, 100.0, 400.0], 2)
+        exact = wang_claims.fit(d, 3 * d**-0.5)
+        assert exact is not None
+        assert exact == pytest.approx((-0.5, -0.5, -0.5))
+        noise = np.array([1.1, 0.9, 1.2, 0.85, 0.95, 1.05])
+        found = wang_claims.fit(d, 3 * d**-0.5 * noise)
+        assert found is not None
+        assert found.low < -0.5 < found.high
+        assert found.high - found.low > 0.05
+
+    def test_too_few_points_are_not_fitted(self):
+        assert wang_claims.fit(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
+        assert wang_claims.fit(np.array([4.0, 4.0, 4.0]), np.ones(3)) is None
+        assert wang_claims.fit(np.array([1.0, 2.0, 4.0]), np.array([1.0, np.nan, 0.0])) is None
+
+    def test_crossings_lie_between_sizes(self):
+        sizes = np.array([0.1, 0.2, 0.4, 0.8])
+        assert wang_claims.crossing(sizes, np.array([1, 0.9, 0.1, 0])) == pytest.approx(0.08**0.5)
+        assert wang_claims.crossing(sizes, np.array([0, 0.5, 1, 1])) == pytest.approx(0.2)
+        assert np.isnan(wang_claims.crossing(sizes, np.ones(4)))
+
+    @pytest.mark.parametrize(("constant", "exponent"), [(5, -0.5), (5, -0.1), (1, -0.5)])
+    def test_thresholds_hold_where_they_should(self, constant, exponent):
+        d = np.array([25, 100, 400])
+        radii = np.geomspace(0.001, 10, 400)
+        accuracy = (radii[None] < constant * d[:, None] ** exponent).astype(float)[..., None]
+        dims = ("d", "radius", "seed")
+        table = xr.Dataset(
+            {
+                name: (dims, accuracy)
+                for name in ("robust_accuracy", "robust_accuracy_normalized", "accuracy", "status")
+            },
+            coords={"d": d, "radius": radii, "seed": [0]},
+        )
+        text = wang_claims.thresholds_table(table, "left")
+        good = constant == 5 and exponent == -0.5
+        assert text.count("| holds |") == (2 if good else 0)
+        assert f"exponent {exponent:.2f}" in text
+
+
+class TestSteps:
+    def test_leaves_rows_panels_and_claims(self, out):
+        table = xr.load_dataset(out / "results-5.nc")
+        assert dict(table.sizes)["d"] == 3
+        assert (table.status == jk.Status.LEFT_BALL).all()
+        assert table.step_eta.attrs["units"]
+        assert "| the gradient ~ d^(1/2), k = 20 | exponent" in (out / "claims-5.md").read_text()
+        for name in ("figure5", "figure7"):
+            assert (out / f"{name}.png").stat().st_size > 5000
+
+    def test_rows_are_those_of_the_functions_alone(self, out):
+        row = xr.load_dataset(out / "results-5.nc").sel(d=25, seed=0, width=20, ball=10).squeeze()
+        grid = {"source": "digits", "d": (25,), "width": (20,), "samples": 12, "seeds": 1}
+        (run,) = wang_steps.runs_of(wang_steps.FIGURES["5"], grid)
+        start, data = draw(run)
+        trained = jk.train(start, *data, lazy.lazy_flow(10.0)).params
+        x, y = held_out(run)
+        found = jk.perturbations.gradient_steps(trained, x)
+        kept = np.asarray(found.needs_step(y) & (found.status == 0))
+        assert row.step_needed_share == pytest.approx(np.mean(found.needs_step(y)), abs=0.03)
+        assert row.step_eta == pytest.approx(np.asarray(found.eta)[kept].mean(), rel=0.05)
+        assert row.furthest == pytest.approx(
+            float(lazy.distances(trained, start).max()) * 20**0.5, rel=1e-2
+        )
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--d", "50"], "d must be the square of an image's side, got 50"),
+            (["--d", "81"], "pass upsample=True"),
+            (["--samples", "1000"], "has 288 training images, but a run asks for 1000 samples"),
+            (["--ball", "-1"], "ball (C0) must be positive and finite, got -1.0"),
+            (["--source", "mnist"], "set the environment variable JAXKKT_MNIST"),
+        ],
+    )
+    def test_bad_input_is_told(self, arguments, message, tmp_path, capsys, monkeypatch):
+        monkeypatch.delenv("JAXKKT_MNIST", raising=False)
+        settings = ["--seeds", "1", "--quiet", "--out", str(tmp_path)]
+        assert wang_steps.main([*TINY, *settings, *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+    def test_dry_run_tells_the_cost(self, capsys, tmp_path):
+        arguments = ["--source", "sphere", "--dry-run", "--preset", "paper", "--out"]
+        assert wang_steps.main([*arguments, str(tmp_path / "no")]) == 0
+        assert "105 runs" in capsys.readouterr().out
+        assert not (tmp_path / "no").exists()
+
+
+def test_test_points_are_others_than_the_training_points():
+    run = jk.Run(d=6, samples=300, width=3, seed=1, data="unit sphere")
+    _, data = draw(run)
+    other = held_out(run)
+    assert other.x.shape == (256, 6)
+    np.testing.assert_allclose(np.linalg.norm(other.x, axis=1), 1, rtol=1e-5)
+    assert not {x.tobytes() for x in data.x} & {x.tobytes() for x in other.x}
+    images = jk.Run(d=25, samples=40, width=3, seed=1, data="digits")
+    fewer = draw(jk.Run(d=25, samples=10, width=3, seed=1, data="digits"))[1]
+    more = draw(images)[1]
+    np.testing.assert_array_equal(more.x[:10], fewer.x)
+    assert set(fewer.y.tolist()) == {-1.0, 1.0}
+    assert len(held_out(images).y) == 72
+
+
+class TestRobust:
+    def test_leaves_a_panel_and_its_claims(self, tmp_path, capsys):
+        arguments = ["--d", "16", "25", "--radius", "0.02", "0.9", "--samples", "64"]
+        settings = ["--seeds", "1", "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+        assert wang_robust.main([*arguments, *settings]) == 0
+        assert "crosses 1/2 at" in capsys.readouterr().out
+        table = xr.load_dataset(tmp_path / "results-4-left.nc")
+        assert dict(table.sizes) == {"d": 2, "radius": 2, "seed": 1}
+        assert (table.robust_accuracy.isel(radius=0) >= table.robust_accuracy.isel(radius=1)).all()
+        assert (table.robust_accuracy <= table.accuracy).all()
+        assert (tmp_path / "figure4-left.png").stat().st_size > 5000
+
+    def test_bad_input_is_told(self, tmp_path, capsys):
+        arguments = ["--radius", "0", "--d", "16", "--samples", "64", "--seeds", "1", "--quiet"]
+        assert wang_robust.main([*arguments, "--out", str(tmp_path)]) == 2
+        assert "radius must be positive and finite, got 0" in capsys.readouterr().err
+
+
+def test_open_questions_from_the_command_line(tmp_path, capsys):
+    arguments = ["--d", "16", "25", "--width", "30", "--samples", "12", "--seeds", "1"]
+    settings = ["--ball", "1", "10", "--quiet", "--out", str(tmp_path)]
+    assert wang_open.main([*arguments, *settings]) == 0
+    assert "4 of 4 networks at the edge" in capsys.readouterr().out
+    table = xr.load_dataset(tmp_path / "results-open.nc")
+    assert (table.ratio <= 1.1).all()
+    assert (table.robust_error.diff("radius") >= -1e-6).all()
+    assert (tmp_path / "open.png").stat().st_size > 5000
+
+
+class TestPeers:
+    def test_the_stepwise_search_overshoots_by_less_than_a_step(self):
+        pytest.importorskip("torch")
+        from benchmarks.lazy_peers import torch_step_search
+
+        start = jk.networks.lazy(jax.random.key(0), 50, 9)
+        x, y = jk.datasets.unit_sphere(jax.random.key(1), 12, 9)
+        exact = jk.perturbations.gradient_steps(start, x)
+        found = torch_step_search(start, jk.Dataset(x, y), step=0.01)()
+        for i in range(12):
+            if not exact.needs_step(y)[i]:
+                assert found[i] == 0
+            elif exact.status[i] == 0:
+                assert -1e-4 <= found[i] - float(exact.eta[i]) <= 0.01 + 1e-4
+
+    def test_the_loop_trains_as_jaxkkt_does(self):
+        pytest.importorskip("torch")
+        from benchmarks.lazy_peers import torch_adversarial
+        from jaxkkt.adversarial import adversarial_training
+
+        start = jk.networks.lazy(jax.random.key(0), 50, 9)
+        x, y = jk.datasets.unit_sphere(jax.random.key(1), 12, 9)
+        settings = {"batch_size": 12, "attack_steps": 20}
+        advance = torch_adversarial(start, jk.Dataset(x, y), 0.1, 0.5, **settings)
+        accuracy = advance(5)
+        ours = adversarial_training(start, x, y, 0.1, 0.5, jax.random.key(0), epochs=5, **settings)
+        assert accuracy == pytest.approx(float(ours.accuracy), abs=0.09)
