@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
@@ -52,20 +53,20 @@ class GradientSteps(NamedTuple):
     size: Float[Array, "*lanes n"]
     status: Int[Array, "*lanes n"]
 
-    def needs_step(self, y: Float[Array, "*lanes n"]) -> Bool[Array, "*lanes n"]:
+    def needs_step(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Bool[Array, "*lanes n"]:
         """y f > 0: points that are classified correctly. The others are wrong without a step."""
         return y * self.output > 0
 
 
-def input_gradient(params: Params, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+def input_gradient(params: Params, x: Float[Array | np.ndarray, "*n d"]) -> Float[Array, "*n d"]:
     """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them."""
-    active = preactivations(params, x) > 0
+    active = preactivations(params, jnp.asarray(x)) > 0
     return jnp.dot(jnp.where(active, params.v, 0), params.w, precision=PRECISION)
 
 
 @jax.jit
 def gradient_steps(
-    params: Params, x: Float[Array, "n d"], bracket: float | Float[Array, ""] = 1.0
+    params: Params, x: Float[Array | np.ndarray, "n d"], bracket: float | Float[Array, ""] = 1.0
 ) -> GradientSteps:
     """The smallest |eta| for which f(x + eta grad f(x)) and f(x) have opposite signs.
 

@@ -30,8 +30,8 @@ class Attack(NamedTuple):
 
 def pgd(
     params: Params,
-    x: Float[Array, "n d"],
-    y: Float[Array, " n"],
+    x: Float[Array | np.ndarray, "n d"],
+    y: Float[Array | np.ndarray, " n"],
     radius: float | Float[Array, ""] | Float[Array, " n"],
     steps: int | Int[Array, ""] = STEPS,
     normalized: bool = False,
@@ -53,13 +53,14 @@ def pgd(
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     radii = jnp.broadcast_to(jnp.asarray(radius, x.dtype), y.shape)
+    x, y = jnp.asarray(x), jnp.asarray(y)
     return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
 def robust_accuracy(
     params: Params,
-    x: Float[Array, "n d"],
-    y: Float[Array, " n"],
+    x: Float[Array | np.ndarray, "n d"],
+    y: Float[Array | np.ndarray, " n"],
     radii: Float[Array, " r"],
     steps: int | Int[Array, ""] = STEPS,
     normalized: bool = False,
@@ -78,8 +79,8 @@ def robust_accuracy(
 
 def smallest_radii(
     params: Params,
-    x: Float[Array, "n d"],
-    y: Float[Array, " n"],
+    x: Float[Array | np.ndarray, "n d"],
+    y: Float[Array | np.ndarray, " n"],
     bracket: float | Float[Array, ""] | Float[Array, " n"],
     steps: int | Int[Array, ""] = STEPS,
     trips: int = 14,
@@ -102,7 +103,7 @@ def smallest_radii(
 
     top = jnp.broadcast_to(jnp.asarray(bracket, x.dtype), y.shape)
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
-    wrong = y * apply(params, x) <= 0
+    wrong = y * apply(params, jnp.asarray(x)) <= 0
     return jnp.where(wrong, 0, jnp.where(flipped(top), high, jnp.inf))
 
 
