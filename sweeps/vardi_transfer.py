@@ -24,6 +24,9 @@ from jaxkkt.engine.results import save
 from jaxkkt.networks import INITIALIZATIONS, Params
 from jaxkkt.perturbations import FlipStatus, transfer_matrix
 
+# Initializations of networks whose layers are all trained.
+TRAINED_IN_WHOLE = ("gaussian", "torch")
+
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -43,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 def train_on(data: Dataset, widths: Sequence[int], seeds: int) -> tuple[list[str], Params]:
     """Networks of all widths, initializations and seeds on one dataset, padded to one width."""
     names, trained = [], []
-    for width, initialization in product(widths, INITIALIZATIONS):
+    for width, initialization in product(widths, TRAINED_IN_WHOLE):
         draw = INITIALIZATIONS[initialization]
         keys = jax.random.split(jax.random.key(width), seeds)
         starts = jax.vmap(lambda key, draw=draw, width=width: draw(key, width, data.x.shape[1]))(

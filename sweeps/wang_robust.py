@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +23,18 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, PRNGKeyArray
 from tqdm import tqdm
 
 import jaxkkt as jk
 from jaxkkt import plotting
 from jaxkkt.adversarial import adversarial_training
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.buckets import LANE_BYTES
 from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.results import save
+from jaxkkt.networks import Params
 from jaxkkt.perturbations import pgd
 from sweeps.wang_claims import thresholds_table
 
@@ -100,7 +106,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def points(panel: str, grid: dict[str, Any]) -> list[Point]:
-    """The networks of a panel, those that take longest first."""
+    """The networks of a panel, those that take longest first; ValueError for sizes below 0."""
+    for name in ("radius", "ball"):
+        bad = [value for value in grid.get(name, ()) if not (isfinite(value) and value > 0)]
+        if bad:
+            raise ValueError(f"{name} must be positive and finite, got {bad[0]:g}")
     dimensions, widths = (
         (grid["d"], (WIDTH,)) if panel == "left" else ((grid["right_d"],), grid["width"])
     )
@@ -119,46 +129,92 @@ def points(panel: str, grid: dict[str, Any]) -> list[Point]:
     return [Point(run, RADIUS, ball) for run in runs for ball in grid["ball"]]
 
 
-def measured(point: Point, epochs: int, published: bool) -> dict[str, float]:
+class Lane(NamedTuple):
+    """What one network is trained and attacked with; stacked, many of one shape."""
+
+    start: Params
+    train: Dataset
+    test: Dataset
+    radius: Array
+    ball: Array
+    key: PRNGKeyArray
+
+
+def lane(point: Point) -> Lane:
+    start, train = draw(point.run)
+    test = held_out(point.run)
+    start, train, test = jax.tree.map(jnp.asarray, (start, train, test))
+    radius, ball = (jnp.asarray(size, start.w.dtype) for size in (point.radius, point.ball))
+    return Lane(start, train, test, radius, ball, point.run.shuffle_key())
+
+
+def measured(lane: Lane, epochs: int, published: bool) -> dict[str, Array]:
     """Trains and attacks one network."""
-    run = point.run
-    start, data = draw(run)
     trained = adversarial_training(
-        start,
-        *data,
-        point.radius,
-        point.ball,
-        run.shuffle_key(),
+        lane.start,
+        *lane.train,
+        lane.radius,
+        lane.ball,
+        lane.key,
         epochs=epochs,
         judged_before_projecting=published,
     )
-    x, y = (jnp.asarray(part) for part in held_out(run))
-    attacked = partial(pgd, trained.params, x, y, point.radius)
-    clean = jk.networks.margins(trained.params, x, y)
+    attacked = partial(pgd, trained.params, *lane.test, lane.radius)
     return {
-        "robust_accuracy": float((attacked().margins > 0).mean()),
-        "robust_accuracy_normalized": float((attacked(normalized=True).margins > 0).mean()),
-        "accuracy": float((clean > 0).mean()),
-        "robust_training_accuracy": float(trained.best),
-        "epochs": float(trained.epochs),
-        "status": float(trained.status),
+        "robust_accuracy": jnp.mean(attacked().margins > 0),
+        "robust_accuracy_normalized": jnp.mean(attacked(normalized=True).margins > 0),
+        "accuracy": jnp.mean(jk.networks.margins(trained.params, *lane.test) > 0),
+        "robust_training_accuracy": trained.best,
+        "epochs": trained.epochs,
+        "status": trained.status,
     }
 
 
+def lanes_of(run: jk.Run, platform: str) -> int:
+    """How many networks of this shape train as one batch: all that fit an accelerator's memory.
+
+    On a CPU one, in each of as many threads as there are cores. An attack holds some six arrays of
+    samples by neurons.
+    """
+    if platform == "cpu":
+        return 1
+    bytes_ = 4 * (6 * run.samples * run.width + 4 * run.width * run.d + 4 * run.samples * run.d)
+    return max(1, LANE_BYTES[platform] // bytes_)
+
+
 def study(
-    panel: str, grid: dict[str, Any], epochs: int, published: bool, progress: bool
+    panel: str,
+    grid: dict[str, Any],
+    epochs: int,
+    published: bool,
+    progress: bool,
+    lanes: int | None = None,
 ) -> xr.Dataset:
-    """All networks of a panel, one a core on a CPU, over its two axes and the seed."""
-    mode, todo = settings(), points(panel, grid)
+    """All networks of a panel, over its two axes and the seed; `lanes` of one shape at a time."""
+    mode = settings()
+    platform = jax.default_backend()
+    batches = []
+    for _, group in groupby(points(panel, grid), lambda point: (point.run.d, point.run.width)):
+        same = list(group)
+        size = lanes or lanes_of(same[0].run, platform)
+        batches += [same[i : i + size] for i in range(0, len(same), size)]
+    bar = tqdm(total=sum(map(len, batches)), disable=not progress, unit="run")
 
-    def one(point: Point) -> xr.Dataset:
+    def train(batch: list[Point]) -> list[xr.Dataset]:
         with using(mode):
-            values = measured(point, epochs, published)
-        return xr.Dataset(values).expand_dims(point.place(panel))
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(lane, batch))
+            one = partial(measured, epochs=epochs, published=published)
+            found = jax.tree.map(np.asarray, jax.vmap(one)(stacked))
+        bar.update(len(batch))
+        return [
+            xr.Dataset({name: float(value[i]) for name, value in found.items()}).expand_dims(
+                point.place(panel)
+            )
+            for i, point in enumerate(batch)
+        ]
 
-    workers = cores() if jax.default_backend() == "cpu" else 1
-    with ThreadPoolExecutor(workers) as pool:
-        done = list(tqdm(pool.map(one, todo), total=len(todo), disable=not progress, unit="run"))
+    with bar, ThreadPoolExecutor(cores() if platform == "cpu" else 1) as pool:
+        done = [row for rows in pool.map(train, batches) for row in rows]
     results: xr.Dataset = xr.combine_by_coords(done)  # type: ignore[assignment]
     fixed = (
         {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}

@@ -90,7 +90,7 @@ class TestTraining:
     def test_a_flow_comes_to_the_edge_of_any_ball(self):
         start, x, y = case()
         for ball in (1.0, 10.0, 40.0):
-            found = jk.train(start, x, y, lazy.lazy_flow(ball))
+            found = jk.train(start, x, y, lazy.lazy_flow(ball, delta=0.002))
             assert found.status == Status.LEFT_BALL
             furthest = float(lazy.distances(found.params, start).max()) * 40**0.5
             assert 0.9 * ball < furthest <= ball * (1 + 1e-5)

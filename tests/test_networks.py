@@ -187,4 +187,8 @@ def test_initializations_are_listed_by_name():
     assert {
         "torch": networks.torch_linear,
         "gaussian": networks.gaussian,
+        "lazy": networks.lazy,
+        "lazy with biases": networks.INITIALIZATIONS["lazy with biases"],
     } == networks.INITIALIZATIONS
+    start = networks.INITIALIZATIONS["lazy with biases"](jax.random.key(0), 5, 3)
+    assert (start.b != 0).all()

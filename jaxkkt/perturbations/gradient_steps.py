@@ -55,7 +55,7 @@ class GradientSteps(NamedTuple):
 
     def needs_step(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Bool[Array, "*lanes n"]:
         """y f > 0: points that are classified correctly. The others are wrong without a step."""
-        return y * self.output > 0
+        return jnp.asarray(y) * self.output > 0
 
 
 def input_gradient(params: Params, x: Float[Array | np.ndarray, "*n d"]) -> Float[Array, "*n d"]:
