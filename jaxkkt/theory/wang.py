@@ -119,8 +119,7 @@ def gradient_difference(
 
     Asks for k >= d^2.4 and d >= log(4/gamma)^2. Measured: the largest of `samples` deltas, uniform
     on the sphere of radius C1/sqrt(d), and the two along the gradient; a lower bound of the largest
-    of all. (The formula is the lemma's; with it the difference is below the gradient itself, as the
-    theorem needs, only at dimensions far beyond any data.)
+    of all. The theorem needs a difference below the gradient: the bound is called vacuous above it.
     """
     _require(c0=c0, c1=c1, gamma=gamma)
     k, d = params.w.shape
@@ -138,7 +137,7 @@ def gradient_difference(
     difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
     assumed = _unit(x) & in_ball(params, start, c0) & (k >= d**2.4)
     assumed = assumed & (d >= jnp.log(4 / gamma) ** 2)
-    return _at_most(bound, jnp.max(difference), assumed)
+    return _at_most(bound, jnp.max(difference), assumed, vacuous=bound >= jnp.linalg.norm(here))
 
 
 def step_constant(params: Params, x: Point) -> Array:
