@@ -84,7 +84,8 @@ def training(epochs: int) -> dict[str, Any]:
     theirs, each = 0.0, {}
     for d in grid["d"]:
         point = next(p for p in wang_robust.points("left", grid) if p.run.d == d)
-        advance = torch_adversarial(*draw(point.run), point.radius, point.ball)
+        settings = {name: grid[name] for name in ("learning_rate", "batch_size")}
+        advance = torch_adversarial(*draw(point.run), point.radius, point.ball, **settings)
         advance(1)
         started = time.perf_counter()
         advance(epochs)

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from jaxkkt.engine.results import summarize
 
@@ -74,7 +75,7 @@ def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xticks(x, [f"{value:g}" for value in x])
-    ax.minorticks_off()
+    ax.xaxis.set_minor_locator(NullLocator())
     return ax
 
 

@@ -44,16 +44,21 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "source": "digits upsampled normalized",
         "samples": 100,
+        # An epoch of 100 images in place of 12,665 would hardly move a neuron at 0.01.
+        "learning_rate": 0.1,
+        "batch_size": 10,
         "seeds": 1,
         "d": (25, 49, 100, 196),
         "radius": tuple(np.geomspace(0.1, 1.2, 8).round(3).tolist()),
-        "width": (300, 1000, 3000),
-        "right_d": 100,
+        "width": (300, 1000, 3000, 10_000),
+        "right_d": 49,
         "ball": tuple(np.geomspace(0.03, 3, 8).round(3).tolist()),
     },
     "paper": {
         "source": "mnist normalized",
         "samples": 12_665,
+        "learning_rate": 0.01,
+        "batch_size": 64,
         "seeds": 5,
         "d": tuple(side**2 for side in range(5, 29)),
         "radius": tuple(np.linspace(0.05, 1, 20).round(3).tolist()),
@@ -63,6 +68,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 WIDTH, RADIUS = 1000, 0.2
+# Options that replace a preset's value.
+AXES = (
+    "d",
+    "right_d",
+    "radius",
+    "width",
+    "ball",
+    "samples",
+    "seeds",
+    "learning_rate",
+    "batch_size",
+)
 
 
 class Point(NamedTuple):
@@ -94,6 +111,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--ball", type=float, nargs="+", help="right: V")
     parser.add_argument("--samples", type=int, help="training images")
     parser.add_argument("--seeds", type=int, help="number of seeds, from 0 on")
+    parser.add_argument("--learning-rate", type=float, help="(default: 0.1; paper: 0.01)")
+    parser.add_argument("--batch-size", type=int, help="(default: 10; paper: 64)")
     parser.add_argument("--epochs", type=int, default=100, help="at most (default: 100)")
     parser.add_argument(
         "--published",
@@ -148,16 +167,15 @@ def lane(point: Point) -> Lane:
     return Lane(start, train, test, radius, ball, point.run.shuffle_key())
 
 
-def measured(lane: Lane, epochs: int, published: bool) -> dict[str, Array]:
-    """Trains and attacks one network."""
+def measured(lane: Lane, **settings: Any) -> dict[str, Array]:
+    """Trains, by `adversarial_training` with these settings, and attacks one network."""
     trained = adversarial_training(
         lane.start,
         *lane.train,
         lane.radius,
         lane.ball,
         lane.key,
-        epochs=epochs,
-        judged_before_projecting=published,
+        **settings,
     )
     attacked = partial(pgd, trained.params, *lane.test, lane.radius)
     return {
@@ -203,7 +221,13 @@ def study(
     def train(batch: list[Point]) -> list[xr.Dataset]:
         with using(mode):
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(lane, batch))
-            one = partial(measured, epochs=epochs, published=published)
+            one = partial(
+                measured,
+                learning_rate=grid["learning_rate"],
+                batch_size=grid["batch_size"],
+                epochs=epochs,
+                judged_before_projecting=published,
+            )
             found = jax.tree.map(np.asarray, jax.vmap(one)(stacked))
         bar.update(len(batch))
         return [
@@ -254,11 +278,7 @@ def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     grid = dict(PRESETS[options.preset])
-    grid |= {
-        name: value
-        for name in ("d", "right_d", "radius", "width", "ball", "samples", "seeds")
-        if (value := getattr(options, name)) is not None
-    }
+    grid |= {name: value for name in AXES if (value := getattr(options, name)) is not None}
     out = options.out or Path("results") / f"wang-{options.preset}"
     try:
         out.mkdir(parents=True, exist_ok=True)

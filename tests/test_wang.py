@@ -117,6 +117,27 @@ def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
     assert sizes[0] < sizes[2] / 3
 
 
+def test_the_gradient_difference_along_a_direction(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    r, delta = jnp.eye(40)[1], 0.1 * jnp.eye(40)[2]
+    check = wang.gradient_difference_along(params, start, x, r, delta, C0, 0.1)
+    gradient = jax.grad(lambda z: networks.apply(params, z))
+    assert check.measured == pytest.approx(float(r @ (gradient(x) - gradient(x + delta))), abs=1e-4)
+    log, k, d = np.log(40), 2000, 40
+    assert check.bound == pytest.approx(
+        2 * log**0.5 * ((4 * 0.1 * np.log(d) ** 0.5) ** 0.25 + (log / k) ** 0.5)
+        + C0
+        + 5 * (C0 + log**0.5) * (np.log(4 * k / 0.1) ** 0.5 + 3)
+        + 3
+        * ((C0 + (log / 2) ** 0.5) / k**0.5) ** 0.5
+        * (d + 4 * (d * np.log(8 * k / 0.1)) ** 0.5) ** 0.5,
+        rel=1e-5,
+    )
+    assert check.assumed
+    assert check.holds
+    assert not wang.gradient_difference_along(params, start, x, 2 * r, delta, C0).assumed
+
+
 def test_the_step_constant_and_the_cone(networks_in_ball):
     _start, params, x = networks_in_ball
     constants = jax.vmap(wang.step_constant)(params, x)

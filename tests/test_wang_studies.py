@@ -135,6 +135,8 @@ class TestRobust:
             "seeds": 1,
             "d": (16,),
             "radius": (0.05, 0.2, 0.4),
+            "learning_rate": 0.1,
+            "batch_size": 16,
         }
         alone, together = (
             wang_robust.study("left", grid, 2, published=False, progress=False, lanes=lanes)

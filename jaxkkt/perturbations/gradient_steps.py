@@ -75,8 +75,8 @@ def gradient_steps(
     to |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
 
     Cost: three products of n k d, and some ten passes over n k preactivations, a block of points at
-    a time; a sort of the k breakpoints only where an output vanishes without changing its sign.
-    Wang et al. (2022), Section 5.1.
+    a time; a sort of the k breakpoints only where an output vanishes without changing its sign, or
+    always under `jax.vmap`: use `jax.lax.map` over networks. Wang et al. (2022), Section 5.1.
     """
     n, k = x.shape[0], params.v.shape[0]
     size = min(n, max(1, BLOCK_ELEMENTS // k))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.lazy import distances
-from jaxkkt.networks import Params, apply, preactivations
+from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import gradient_steps, input_gradient
 from jaxkkt.theory.checks import Check
 
@@ -101,6 +101,42 @@ def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: float)
     assumed = _unit(x) & in_ball(params, start, c0)
     norm = jnp.linalg.norm(input_gradient(params, x))
     return _at_least(jnp.sqrt(x.shape[0]) / 4, norm, assumed)
+
+
+def gradient_difference_along(
+    params: Params,
+    start: Params,
+    x: Point,
+    direction: Point,
+    delta: Point,
+    c0: float,
+    gamma: float = 0.05,
+) -> Check:
+    """Lemma B.8: r . (grad f(x) - grad f(x + delta)) for a fixed unit r and |delta| = R is at most
+
+    2 sqrt(l) ((4 R sqrt(log d))^(1/4) + sqrt(l/k)) + C0
+    + 5 (C0 + sqrt(l)) (sqrt(log(4 k/gamma)) + 3)
+    + 3 sqrt((C0 + sqrt(l/2)) / sqrt(k)) sqrt(d + 4 sqrt(d log(8 k/gamma))),  l = log(4/gamma).
+
+    Asks for R of the order of 1/sqrt(d). The lemma prints the third term without the 3 that its
+    proof arrives at.
+    """
+    _require(c0=c0, gamma=gamma)
+    k, d = params.w.shape
+    log = jnp.log(4 / gamma)
+    size = jnp.linalg.norm(delta)
+    bound = (
+        2 * jnp.sqrt(log) * ((4 * size * jnp.sqrt(jnp.log(d))) ** 0.25 + jnp.sqrt(log / k))
+        + c0
+        + 5 * (c0 + jnp.sqrt(log)) * (jnp.sqrt(jnp.log(4 * k / gamma)) + 3)
+        + 3
+        * jnp.sqrt((c0 + jnp.sqrt(log / 2)) / jnp.sqrt(k))
+        * jnp.sqrt(d + 4 * jnp.sqrt(d * jnp.log(8 * k / gamma)))
+    )
+    here, there = input_gradient(params, x), input_gradient(params, x + delta)
+    measured = jnp.dot(direction, here - there, precision=PRECISION)
+    assumed = _unit(x) & _unit(direction) & in_ball(params, start, c0)
+    return _at_most(bound, measured, assumed, vacuous=bound >= jnp.linalg.norm(here))
 
 
 def gradient_difference(
