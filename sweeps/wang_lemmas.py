@@ -63,6 +63,11 @@ def checks(
         "B.7: gradient, at least sqrt(d)/4": each(
             lambda x: wang.quarter_of_the_dimension(params, start, x, c0)
         )(x),
+        "B.8: gradient difference at 1/sqrt(d) along a direction": each(
+            lambda x, delta, r: wang.gradient_difference_along(
+                params, start, x, r, delta, c0, gamma
+            )
+        )(x, delta, jnp.roll(delta, 1, axis=0) * d**0.5),
         "B.9: gradient difference within 1/sqrt(d)": each(
             lambda x, key: wang.gradient_difference(params, start, x, c0, 1.0, key, gamma)
         )(x, keys),
