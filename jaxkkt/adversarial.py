@@ -34,7 +34,9 @@ _SENTENCES = {
     AdversarialStatus.RUNNING: "still training",
     AdversarialStatus.SETTLED: "robust training accuracy has stopped rising",
     AdversarialStatus.EPOCH_CAP: "robust training accuracy was still rising at the last epoch",
-    AdversarialStatus.NON_FINITE: "the loss became NaN or infinite: lower the learning rate",
+    AdversarialStatus.NON_FINITE: (
+        "the loss or a weight became NaN or infinite: lower the learning rate"
+    ),
 }
 
 
@@ -161,6 +163,7 @@ def _train(
         params = jax.lax.scan(descend, state.params, batches)[0]
         if judged_before_projecting:
             _, accuracy, loss = attacked(params)
+        finite = jnp.isfinite(networks.squared_norm(params)) & jnp.isfinite(loss)
         params = project(params, start, ball)
 
         falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))
@@ -171,7 +174,6 @@ def _train(
         status = jnp.where(
             ~settled & (state.epoch + 1 >= epochs), AdversarialStatus.EPOCH_CAP, status
         )
-        finite = jnp.isfinite(networks.squared_norm(params))
         status = jnp.where(finite, status, AdversarialStatus.NON_FINITE).astype(jnp.int32)
         return _State(
             params=params,

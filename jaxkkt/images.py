@@ -7,6 +7,7 @@ Pixels are in [0, 1], one image a row. The digit 1 has the label 1, the digit 0 
 import gzip
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from math import isqrt
@@ -88,7 +89,8 @@ def fetch_mnist(folder: str | Path) -> Path:
     ValueError where what came is not MNIST, told by its numbers of images, zeros and ones.
     """
     folder = Path(folder)
-    if all((folder / name).is_file() for names in MNIST_FILES.values() for name in names):
+    names = [name for pair in MNIST_FILES.values() for name in pair]
+    if all(any((folder / f"{name}{end}").is_file() for end in ("", ".gz")) for name in names):
         return folder
     fetch = _sklearn_datasets().fetch_openml
     bunch = fetch("mnist_784", version=1, as_frame=False, parser="liac-arff", data_home=folder)
@@ -123,7 +125,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         with opened(path, "rb") as file:
             content = file.read()
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is truncated or no gzip file ({error}): download it again"
         ) from error

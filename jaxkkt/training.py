@@ -249,13 +249,19 @@ def _gradient(
 ) -> representations.Gradient:
     """The gradient over the parameters that are trained; zero for the others."""
     here = representations.gradient(position, data, LOSSES[protocol.loss])
-    fixed = [name for name in ALL_PARAMETERS if name not in protocol.trained]
+    fixed = _fixed(protocol)
     if not fixed:
         return here
     assert isinstance(here.gradient, Params)
     rest = {name: jnp.zeros_like(getattr(here.gradient, name)) for name in fixed}
     trained = here.gradient._replace(**rest)
-    return here._replace(gradient=trained, squared_norm=networks.squared_norm(trained))
+    squared = networks.squared_norm(trained)
+    dead = (squared == 0) & (here.min_margin == 0)
+    return here._replace(gradient=trained, squared_norm=squared, dead=dead)
+
+
+def _fixed(protocol: Protocol) -> list[str]:
+    return [name for name in ALL_PARAMETERS if name not in protocol.trained]
 
 
 def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
@@ -268,6 +274,9 @@ def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> Stat
         squared_norm=here.squared_norm,
         samples=here.samples,
     )
+    fixed = _fixed(protocol)
+    if fixed:  # not by weight decay either
+        updates = updates._replace(**{n: jnp.zeros_like(getattr(updates, n)) for n in fixed})
     # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
     updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
     running = state.status == Status.RUNNING

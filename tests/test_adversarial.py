@@ -107,6 +107,13 @@ def test_a_run_that_breaks_is_told(case):
     assert found.status == AdversarialStatus.NON_FINITE
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_a_learning_rate_that_breaks_it_is_told(case, published):
+    settings = FEW | {"learning_rate": 1e25, "judged_before_projecting": published}
+    found = adversarial_training(*case, 0.1, 1.0, KEY, **settings)
+    assert found.status == AdversarialStatus.NON_FINITE
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("settings", "message"),

@@ -114,3 +114,18 @@ def test_broken_points_have_a_status():
 
 def test_every_status_has_a_sentence():
     assert all(status.describe() for status in StepStatus)
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e20])
+def test_sizes_do_not_depend_on_the_scale_of_the_output(lazy, scale):
+    params, x = lazy
+    found, scaled = (gradient_steps(params._replace(v=c * params.v), x) for c in (1.0, scale))
+    assert_close(scaled.status, found.status)
+    assert_close(scaled.size, found.size, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bracket", [-1.0, 0.0, float("inf"), float("nan")])
+def test_bad_brackets_are_refused(lazy, bracket):
+    with pytest.raises(ValueError, match="bracket must be positive and finite, got"):
+        gradient_steps(*lazy, bracket)

@@ -124,6 +124,15 @@ class TestMnist:
         with pytest.raises(ValueError, match="is truncated or no gzip file"):
             mnist(folder)
 
+    def test_damaged_gzip_files_are_told(self, folder):
+        path = folder / MNIST_FILES["train"][0]
+        packed = bytearray(gzip.compress(path.read_bytes()))
+        packed[40:60] = bytes(20)
+        (folder / f"{path.name}.gz").write_bytes(packed)
+        path.unlink()
+        with pytest.raises(ValueError, match="is truncated or no gzip file"):
+            mnist(folder)
+
     def test_files_that_do_not_belong_together_are_told(self, folder):
         write_idx(folder / MNIST_FILES["train"][1], np.zeros(19, np.uint8))
         with pytest.raises(ValueError, match=r"holds 20 images but .* 19 labels"):

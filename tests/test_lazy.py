@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cases import assert_close, assert_same_bits, lane, stacked
 
@@ -141,6 +142,18 @@ class TestTraining:
 
         plain = jk.train(start, x, y, replace(SGD, representation="plain"))
         assert_close(jk.train(start, x, y, SGD).params, plain.params, rtol=1e-3, atol=1e-5)
+
+    def test_what_is_not_trained_does_not_decay(self):
+        start, x, y = case()
+        decay = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.01))
+        found = jk.train(start, x, y, training.Protocol(decay, trained=("w",), max_steps=5))
+        assert_same_bits((found.params.b, found.params.v), (start.b, start.v))
+        assert (found.params.w != start.w).any()
+
+    def test_a_network_that_cannot_move_is_stalled(self):
+        start, x, y = case()
+        found = jk.train(start._replace(v=0 * start.v), x, y, lazy.lazy_flow(1.0))
+        assert found.status == Status.STALLED
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -8,7 +8,7 @@ from cases import assert_close
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
-from jaxkkt.perturbations import gradient_steps, pgd, robust_accuracy
+from jaxkkt.perturbations import gradient_steps, pgd, robust_accuracy, smallest_radii
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +97,47 @@ def test_lanes_equal_a_loop_and_padding_is_inert(classified):
 def test_bad_arguments_are_refused(classified, settings, message):
     with pytest.raises(ValueError, match=message):
         pgd(*classified, **settings)
+
+
+def test_broken_networks_are_not_robust(classified):
+    params, x, y = classified
+    broken = params._replace(w=params.w.at[0, 0].set(jnp.nan))
+    assert np.isnan(pgd(broken, x, y, 0.1).margins).all()
+    assert np.isnan(robust_accuracy(broken, x, y, jnp.array([0.1]))).all()
+    assert np.isnan(smallest_radii(broken, x, y, 1.0)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e21])
+def test_normalized_attacks_do_not_depend_on_the_scale_of_the_output(classified, scale):
+    params, x, y = classified
+    radii = smallest_radii(params, x, y, 1.0, steps=20)
+    scaled = smallest_radii(params._replace(v=scale * params.v), x, y, 1.0, steps=20)
+    assert_close(scaled, radii, rtol=1e-2)
+
+
+def test_smallest_radii_are_those_at_which_attacks_begin_to_succeed(classified):
+    params, x, y = classified
+    radii = smallest_radii(params, x, y, 1.0)
+    assert (radii > 0).all()
+    assert (pgd(params, x, y, radii * 1.01, normalized=True).margins <= 0).mean() > 0.9
+    assert (pgd(params, x, y, radii * 0.98, normalized=True).margins > 0).mean() > 0.9
+    assert (smallest_radii(params, x, -y, 1.0) == 0).all()
+    assert (smallest_radii(params, x, y, 1e-4)[radii > 1e-3] == jnp.inf).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_whole_numbers_are_points_too(classified):
+    params, _, _ = classified
+    x, y = np.eye(10, dtype=int)[:4] * 3, np.array([1, -1, 1, 1])
+    floats = x.astype(np.float32), y.astype(np.float32)
+    assert_close(pgd(params, x, y, 0.5).margins, pgd(params, *floats, 0.5).margins)
+    steps = gradient_steps(params, x, 0.9)
+    assert_close(steps.eta, gradient_steps(params, floats[0], 0.9).eta)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_radii_are_refused(classified):
+    with pytest.raises(ValueError, match="radii must be positive and finite, got -1"):
+        robust_accuracy(*classified, jnp.array([0.1, -1.0]))
+    with pytest.raises(ValueError, match="bracket must be positive and finite, got 0"):
+        smallest_radii(*classified, 0.0)

@@ -10,7 +10,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
-from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip, ratio
+from jaxkkt.perturbations.rays import (
+    Ray,
+    first_crossings,
+    first_flip,
+    lengths,
+    ratio,
+    require_positive,
+)
 
 # Preactivations held at a time: a block of points by all neurons.
 BLOCK_ELEMENTS = 2**18
@@ -60,11 +67,10 @@ class GradientSteps(NamedTuple):
 
 def input_gradient(params: Params, x: Float[Array | np.ndarray, "*n d"]) -> Float[Array, "*n d"]:
     """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them."""
-    active = preactivations(params, jnp.asarray(x)) > 0
+    active = preactivations(params, jnp.asarray(x, params.w.dtype)) > 0
     return jnp.dot(jnp.where(active, params.v, 0), params.w, precision=PRECISION)
 
 
-@jax.jit
 def gradient_steps(
     params: Params, x: Float[Array | np.ndarray, "n d"], bracket: float | Float[Array, ""] = 1.0
 ) -> GradientSteps:
@@ -76,13 +82,22 @@ def gradient_steps(
 
     Cost: three products of n k d, and some ten passes over n k preactivations, a block of points at
     a time; a sort of the k breakpoints only where an output vanishes without changing its sign, or
-    always under `jax.vmap`: use `jax.lax.map` over networks. Wang et al. (2022), Section 5.1.
+    always under `jax.vmap`: use `jax.lax.map` over networks.
+    Raises ValueError for a bracket that is not positive and finite.
+    Wang et al. (2022), Section 5.1.
     """
+    require_positive("bracket", bracket)
+    dtype = params.w.dtype
+    return _blocks(params, jnp.asarray(x, dtype), jnp.asarray(bracket, dtype))
+
+
+@jax.jit
+def _blocks(params: Params, x: Array, bracket: Array) -> GradientSteps:
     n, k = x.shape[0], params.v.shape[0]
     size = min(n, max(1, BLOCK_ELEMENTS // k))
     count = -(-n // size)
     blocks = jnp.pad(x, ((0, count * size - n), (0, 0))).reshape(count, size, -1)
-    found = jax.lax.map(partial(_steps, params, jnp.asarray(bracket, x.dtype)), blocks)
+    found = jax.lax.map(partial(_steps, params, bracket), blocks)
     return jax.tree.map(lambda leaf: leaf.reshape(-1)[:n], found)
 
 
@@ -90,7 +105,7 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     pre = preactivations(params, x)
     output = jnp.dot(relu(pre), params.v, precision=PRECISION)
     gradient = jnp.dot(jnp.where(pre > 0, params.v[None], 0), params.w, precision=PRECISION)
-    norm = jnp.linalg.norm(gradient, axis=1)
+    norm = lengths(gradient)
     sign = jnp.sign(output)
     # In units of |delta|, so that steps of all points are of the scale of their inputs.
     toward = -gradient * ratio(sign, norm)[:, None]

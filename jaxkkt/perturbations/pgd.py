@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt.networks import PRECISION, Params, apply, preactivations, relu
-from jaxkkt.perturbations.rays import ratio
+from jaxkkt.perturbations.rays import lengths, ratio, require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -46,14 +46,11 @@ def pgd(
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
     finite, or steps below 1. Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
-    if not isinstance(radius, jax.core.Tracer):
-        bad = np.ravel(radius)[~((np.ravel(radius) > 0) & np.isfinite(np.ravel(radius)))]
-        if bad.size:
-            raise ValueError(f"radius must be positive and finite, got {bad[0]}")
+    require_positive("radius", radius)
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
     radii = jnp.broadcast_to(jnp.asarray(radius, x.dtype), y.shape)
-    x, y = jnp.asarray(x), jnp.asarray(y)
     return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
@@ -67,14 +64,19 @@ def robust_accuracy(
 ) -> Float[Array, " r"]:
     """Share of the points that `pgd` leaves with y f > 0, for every radius.
 
-    Points with y = 0 are padding and do not count. An attack bounds the accuracy from above.
+    Points with y = 0 are padding and do not count. An attack bounds the accuracy from above. NaN
+    where an output is. Raises ValueError for radii that are not positive and finite.
     """
+    require_positive("radii", radii)
+    real = jnp.asarray(y) != 0
 
     def at(radius: Array) -> Array:
         found = pgd(params, x, y, radius, steps, normalized)
-        return jnp.sum(found.margins > 0) / jnp.sum(y != 0)
+        broken = jnp.any(real & jnp.isnan(found.margins))
+        share = jnp.mean(found.margins > 0, where=real, dtype=params.w.dtype)
+        return jnp.where(broken, jnp.nan, share)
 
-    return jax.lax.map(at, radii)
+    return jax.lax.map(at, jnp.asarray(radii, params.w.dtype))
 
 
 def smallest_radii(
@@ -88,8 +90,8 @@ def smallest_radii(
     """For every point the least radius, up to `bracket`, at which `pgd` brings y f to 0 or below.
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
-    small. An upper bound of the point's distance to the decision boundary, off by bracket / 2^trips
-    and by what the attack misses.
+    small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
+    off by bracket / 2^trips and by what the attack misses.
     """
 
     def flipped(radii: Array) -> Array:
@@ -101,10 +103,13 @@ def smallest_radii(
         found = flipped(middle)
         return jnp.where(found, low, middle), jnp.where(found, middle, high)
 
+    require_positive("bracket", bracket)
+    x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
     top = jnp.broadcast_to(jnp.asarray(bracket, x.dtype), y.shape)
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
-    wrong = y * apply(params, jnp.asarray(x)) <= 0
-    return jnp.where(wrong, 0, jnp.where(flipped(top), high, jnp.inf))
+    margins = y * apply(params, x)
+    found = jnp.where(margins <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
+    return jnp.where(jnp.isnan(margins), jnp.nan, found)
 
 
 @partial(jax.jit, static_argnames="normalized")
@@ -121,7 +126,7 @@ def _pgd(
         return margins, -y[:, None] * downhill
 
     def least(attack: Attack, margins: Array) -> Attack:
-        better = margins < attack.margins
+        better = (margins < attack.margins) | jnp.isnan(margins)  # NaN stays
         return attack._replace(
             x=jnp.where(better[:, None], attack.last, attack.x),
             margins=jnp.where(better, margins, attack.margins),
@@ -131,12 +136,11 @@ def _pgd(
         margins, downhill = look(attack.last)
         attack = least(attack, margins)
         if normalized:
-            norm = jnp.linalg.norm(downhill, axis=1, keepdims=True)
-            push = ratio(downhill, norm)
+            push = ratio(downhill, lengths(downhill)[:, None])
         else:
             push = jax.nn.sigmoid(-margins)[:, None] * downhill
         offset = attack.last + alpha * push - x
-        length = jnp.linalg.norm(offset, axis=1, keepdims=True)
+        length = lengths(offset)[:, None]
         inside = x + offset * jnp.minimum(1, ratio(radius, length))
         return attack._replace(last=jnp.where(length > radius, inside, x + offset))
 

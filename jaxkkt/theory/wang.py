@@ -159,11 +159,11 @@ def gradient_difference(
     """
     _require(c0=c0, c1=c1, gamma=gamma)
     k, d = params.w.shape
-    log = jnp.log(k * d)
+    log = jnp.log(float(k) * d)
     bound = (
         9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
         + 15 * d * log / jnp.sqrt(k)
-        + 327 * max(1.0, c0) * c0 * d**0.25
+        + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
     )
     here = input_gradient(params, x)
     drawn = jax.random.normal(key, (samples, d), x.dtype)
