@@ -123,6 +123,7 @@ class Inline:
         return task
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bits():
     here = sweep(jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0]))
     out = subprocess.run(

@@ -358,6 +358,7 @@ def test_few_working_neurons_end_at_a_kkt_point_of_their_own(wide):
     assert got.normalized_margin > got.normalized_margin_before
 
 
+@pytest.mark.slow
 def test_few_working_neurons_see_every_sample():
     """Clones of one neuron reach furthest, but half the samples are seen by two others alone."""
     x, y = np.eye(4), np.array([1.0, 1.0, -1.0, -1.0])

@@ -128,6 +128,7 @@ def test_test_points_are_others_than_the_training_points():
 
 
 class TestRobust:
+    @pytest.mark.slow
     def test_lanes_of_a_batch_are_those_alone(self):
         grid = {
             "source": "digits normalized",
