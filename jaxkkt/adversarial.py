@@ -92,10 +92,10 @@ def adversarial_training(
     onto the ball of radius `ball` = C0 / sqrt(k) around its start, that of `params`. Training stops
     when robust training accuracy has not risen for `patience` epochs, or after `epochs`; below an
     accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first no point is robust
-    and accuracy stands still. The
-    accuracy is that of projected networks; with `judged_before_projecting`, as in the code that was
-    published with the paper, that of the network before its projection, for one more attack an
-    epoch. The paper states neither batch_size nor patience. v is fixed, and b unless `biases`.
+    and accuracy stands still. The accuracy is that of projected networks; with
+    `judged_before_projecting`, as in the code that was published with the paper, that of the
+    network before its projection, for one more attack an epoch. The paper states neither batch_size
+    nor patience. v is fixed, and b unless `biases`.
 
     Under `jax.vmap` over networks, radii, balls or keys a batch trains until its last lane stops.
     Raises ValueError for data or parameters that do not fit, and numbers that are out of range.

@@ -6,6 +6,8 @@ import numpy as np
 import xarray as xr
 
 from jaxkkt.engine import summarize
+from jaxkkt.kkt import CertificateStatus
+from jaxkkt.measurements import NOT_CERTIFIED
 from jaxkkt.training import Status
 
 PAPER_WIDTH = 1000
@@ -64,7 +66,21 @@ def claims_table(results: xr.Dataset, planned: int | None = None) -> str:
         f"{unflipped} converged without a flip in the bracket. Means are over runs that converged "
         f"and flipped.",
     ]
+    if "certificate_status" in results:
+        lines += ["", _certified(results)]
     return "\n".join(lines) + "\n"
+
+
+def _certified(results: xr.Dataset) -> str:
+    status, residual = results.certificate_status, results.residual_clarke
+    count = {name: int((status == name).sum()) for name in CertificateStatus}
+    return (
+        f"{count[CertificateStatus.CERTIFIED]} runs certified, "
+        f"{count[CertificateStatus.STOPPED_EARLY]} stopped early, "
+        f"{int((status == NOT_CERTIFIED).sum())} of too many samples not certified; "
+        f"residual with Clarke slopes {float(residual.min()):.2f} to {float(residual.max()):.2f}, "
+        f"squares at most {float(results.residual_gap.max()):.1e} above the least there is."
+    )
 
 
 def _select(results: xr.Dataset, **wanted: str) -> xr.Dataset | None:

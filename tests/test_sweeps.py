@@ -71,6 +71,20 @@ class TestClaims:
         assert "2 runs: 1 converged, 1 diverged" in text
         assert "largest mean c/sqrt(d): 0.10" in text
 
+    def test_certificates_are_counted_where_they_were_asked_for(self):
+        table = synthetic(1.0, d=[100], alpha=[1.0, 1.2], width=[1000])
+        assert "certified" not in vardi_claims.claims_table(table)
+        status = table.status * 0
+        status.loc[{"alpha": 1.0, "seed": 1}] = jk.kkt.CertificateStatus.STOPPED_EARLY
+        status.loc[{"alpha": 1.2}] = -1
+        table["certificate_status"] = status
+        table["residual_clarke"] = table.flip_size_exact * 0 + 0.25
+        table["residual_clarke"].loc[{"alpha": 1.0, "seed": 0}] = 0.5
+        table["residual_gap"] = table.flip_size_exact * 0 + 2e-10
+        text = vardi_claims.claims_table(table)
+        assert "1 runs certified, 1 stopped early, 2 of too many samples not certified" in text
+        assert "0.25 to 0.50, squares at most 2.0e-10 above" in text
+
 
 class TestCommandLine:
     def test_leaves_rows_panels_and_claims(self, tmp_path, capsys):
