@@ -29,7 +29,7 @@ RESIDUAL = SLACKNESS = 1e-6
 SECONDS = 5.0
 # The kink tolerance that suits networks whose steps met kinks, beside the default of 1e-6.
 WIDE = 1e-3
-LEVELS = (jk.training.TARGET, -1e3, -1e4, -1e5)
+LEVELS = (jk.protocols.TARGET, -1e3, -1e4, -1e5)
 SIZES = {False: ((10, 40, 100, 251), (50, 200, 1000)), True: ((10, 40, 100), (200, 1000))}
 
 

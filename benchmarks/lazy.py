@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax.numpy as jnp
@@ -78,7 +80,8 @@ def training(epochs: int) -> dict[str, Any]:
     """Seconds of the whole quick grid, and of its epochs in the loop."""
     grid = wang_robust.PRESETS["quick"]
     started = time.perf_counter()
-    results = wang_robust.study("left", grid, 100, published=False, progress=False)
+    with TemporaryDirectory() as store:
+        results = wang_robust.study("left", grid, 100, False, Path(store), progress=False)
     ours = time.perf_counter() - started
     theirs, each = 0.0, {}
     for d in grid["d"]:

@@ -2,7 +2,7 @@
 
 Every peer is made from stacked networks and datasets and returns `advance(steps)`, which trains
 all networks by so many steps and returns log L before each of them, shape (networks, steps). The
-protocol is that of `training.paper_protocol`: the loss sum_i exp(-y_i N(x_i)), full batches,
+protocol is that of `protocols.paper_protocol`: the loss sum_i exp(-y_i N(x_i)), full batches,
 learning rate 1e-5 times 1.1 every 100 steps, stop at a loss below 1e-30.
 """
 

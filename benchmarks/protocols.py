@@ -23,7 +23,8 @@ import xarray as xr
 from benchmarks.timing import markdown, write
 from jaxkkt import engine
 from jaxkkt.optimizers import log_loss_time, paper_schedule
-from jaxkkt.training import Status, flow_protocol, paper_protocol
+from jaxkkt.protocols import flow_protocol, paper_protocol
+from jaxkkt.training import Status
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
 CONTENDERS = {

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from benchmarks import peers, timing
 from benchmarks.timing import Contestant
-from jaxkkt import datasets, networks, representations, training
+from jaxkkt import datasets, networks, protocols, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import cores
 from jaxkkt.networks import PRECISION, Params
@@ -33,7 +33,7 @@ from jaxkkt.training import State, Status
 
 Result = TypeVar("Result")
 
-PROTOCOL = training.paper_protocol()
+PROTOCOL = protocols.paper_protocol()
 TOLERANCE = 1e-3  # of `deviation`
 MOST_STEPS = 20_000  # of one network
 

@@ -16,6 +16,7 @@ from jaxkkt import (
     optimizers,
     perturbations,
     plotting,
+    protocols,
     representations,
     theory,
     training,
@@ -25,7 +26,8 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.engine import Run, grid, landed, plan_sweep, summarize, sweep
 from jaxkkt.measurements import Measurement, certificates, flips, gradient_steps
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status, flow_protocol, paper_protocol, train, train_through
+from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+from jaxkkt.training import Status, train, train_through
 
 __all__ = [
     "Dataset",
@@ -55,6 +57,7 @@ __all__ = [
     "perturbations",
     "plan_sweep",
     "plotting",
+    "protocols",
     "representations",
     "summarize",
     "sweep",

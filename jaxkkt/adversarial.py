@@ -1,8 +1,6 @@
 """Adversarial training in the lazy ball: Algorithm 1 of Wang et al. (2022)."""
 
-from enum import IntEnum
 from functools import partial
-from math import isfinite
 from typing import NamedTuple
 
 import jax
@@ -14,30 +12,19 @@ from jaxkkt import datasets, networks
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
+from jaxkkt.requirements import require_positive
 
 
-class AdversarialStatus(IntEnum):
+class AdversarialStatus(Outcome):
     """How adversarial training ended. `describe` gives each a sentence."""
 
-    RUNNING = 0
-    SETTLED = 1
-    EPOCH_CAP = 2
-    NON_FINITE = 3
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    AdversarialStatus.RUNNING: "still training",
-    AdversarialStatus.SETTLED: "robust training accuracy has stopped rising",
-    AdversarialStatus.EPOCH_CAP: "robust training accuracy was still rising at the last epoch",
-    AdversarialStatus.NON_FINITE: (
-        "the loss or a weight became NaN or infinite: lower the learning rate"
-    ),
-}
+    RUNNING = 0, "still training"
+    SETTLED = 1, "robust training accuracy has stopped rising"
+    EPOCH_CAP = 2, "robust training accuracy was still rising at the last epoch"
+    NON_FINITE = 3, "the loss or a weight became NaN or infinite: lower the learning rate"
 
 
 class AdversariallyTrained(NamedTuple):
@@ -103,9 +90,7 @@ def adversarial_training(
     """
     datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
-    for name, number in (("radius", radius), ("ball", ball), ("learning_rate", learning_rate)):
-        if not isinstance(number, jax.core.Tracer) and not (number > 0 and isfinite(number)):
-            raise ValueError(f"{name} must be positive and finite, got {number}")
+    require_positive(radius=radius, ball=ball, learning_rate=learning_rate)
     for name, count in (("epochs", epochs), ("patience", patience), ("attack_steps", attack_steps)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")

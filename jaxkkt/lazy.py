@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxkkt import optimizers
+from jaxkkt.arithmetic import ratio
 from jaxkkt.networks import Params
-from jaxkkt.perturbations.rays import ratio
-from jaxkkt.training import Protocol
+from jaxkkt.protocols import Protocol
 
 # Below what any network in a ball of sensible size reaches: the ball ends the run.
 NO_TARGET = -1e30

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from jaxkkt.requirements import require_positive
+
 
 class LinearTransformation(optax.GradientTransformationExtraArgs):
     """An update that is a combination of the gradients so far.
@@ -55,7 +57,7 @@ def loss_scaled(
     if callable(learning_rate):
         schedule = learning_rate
         return _descent(lambda count: jnp.log(schedule(count)), mean)
-    _require_positive("learning_rate", learning_rate)
+    require_positive(learning_rate=learning_rate)
     return _descent(lambda _: jnp.log(learning_rate), mean)
 
 
@@ -66,8 +68,8 @@ def paper_schedule(
 
     The defaults are those of Vardi et al. (2022), Section 6.
     """
-    _require_positive("learning_rate", learning_rate)
-    _require_positive("growth", growth)
+    require_positive(learning_rate=learning_rate)
+    require_positive(growth=growth)
     if not (isinstance(every, int) and every >= 1):
         raise ValueError(f"every must be a whole number of steps, at least 1, got {every!r}")
 
@@ -126,13 +128,7 @@ def log_loss_time(
     slide along kinks lower that share for every h, so it is not asked to be near 1.
     `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
     """
-    for name, value in (
-        ("delta", delta),
-        ("largest", largest),
-        ("stiffness", stiffness),
-        ("proportion", proportion),
-    ):
-        _require_positive(name, value)
+    require_positive(delta=delta, largest=largest, stiffness=stiffness, proportion=proportion)
     if largest < delta:
         raise ValueError(f"largest must be at least delta = {delta}, got {largest}")
     if not 0 <= realized < 1:
@@ -259,8 +255,3 @@ def _descent(
         return jax.tree.map(lambda g: scale * g, updates), CountState(state.steps + 1)
 
     return LinearTransformation(init, update)
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not (value > 0 and value < float("inf")):
-        raise ValueError(f"{name} must be positive and finite, got {value}")

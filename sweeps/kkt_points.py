@@ -5,13 +5,13 @@ the flow on to its limit, and certifies every network on the way: the stationari
 relu'(0) = 0 and with Clarke slopes at kinks, slackness, normalized margin, and the size c of the
 universal perturbation that flips every sample on the margin. Networks at a loss of 1e-30 and at
 the end of the flow are polished to exact KKT points as well. Leaves in the output folder the figure
-(PNG and PDF), every network in results.nc, and the tables in tables.md.
+(PNG and PDF), every network in results.nc, and the tables in tables.md. Run the same command again
+to go on after an interruption.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,23 +23,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
-from tqdm import tqdm
 
 import jaxkkt as jk
 from jaxkkt import kkt, plotting
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.draws import draw
+from jaxkkt.engine.parts import compute_parts
 from jaxkkt.engine.results import save
 from jaxkkt.networks import Params
 
-TRAINED = (-10.0, -30.0, jk.training.TARGET, -300.0, -1e3, -1e4, -1e5)
+TRAINED = (-10.0, -30.0, jk.protocols.TARGET, -300.0, -1e3, -1e4, -1e5)
 # From here on the flow is followed in log s; the levels below are those of its own steps.
 HANDED_OVER = -1e3
 FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e50)
 # Of log s; halving it moves normalized margins by less than 1e-3.
 STEP = 0.05
-START, END = jk.training.TARGET, FOLLOWED[-1]
+START, END = jk.protocols.TARGET, FOLLOWED[-1]
 POLISHED = {"polished at 1e-30": START, "polished at the end": END}
 # Of residual and slackness at a polished network.
 TARGET = 1e-6
@@ -163,32 +162,32 @@ def _part(values: dict[str, Any], way: str, levels: np.ndarray) -> xr.Dataset:
     return xr.Dataset(arrays, coords=coordinates)
 
 
-def study(runs: Sequence[jk.Run], kink_tolerance: float, progress: bool) -> xr.Dataset:
+def study(runs: Sequence[jk.Run], kink_tolerance: float, store: Path, progress: bool) -> xr.Dataset:
     """All runs, one a core, over way, log s, samples, width, init_scale and seed.
 
-    Runs that do not reach the levels are NaN; `status` is that of every run's training.
+    Runs that do not reach the levels are NaN; `status` is that of every run's training. Networks
+    land in the folder `store`, and the same call goes on from there.
     Raises ValueError where no run reaches them.
     """
-    mode = settings()
 
-    def one(run: jk.Run) -> tuple[jk.Status, xr.Dataset | None]:
-        with using(mode):
-            return follow(run, kink_tolerance)
+    def one(run: jk.Run) -> xr.Dataset:
+        status, found = follow(run, kink_tolerance)
+        return (xr.Dataset() if found is None else found).assign(status=int(status))
 
-    with ThreadPoolExecutor(cores()) as pool:
-        done = list(tqdm(pool.map(one, runs), total=len(runs), disable=not progress, unit="run"))
-    reached = [found for _, found in done if found is not None]
+    tasks = {run.name: partial(one, run) for run in runs}
+    done = compute_parts(tasks, store, {"kink_tolerance": kink_tolerance}, progress=progress)
+    reached = [part for part in done if "way" in part.dims]
     if not reached:
-        ends = sorted({status.name for status, _ in done})
+        ends = sorted({jk.Status(int(part.status)).name for part in done})
         raise ValueError(f"no network reached a log loss of {TRAINED[-1]:g}: {', '.join(ends)}")
-    nothing = xr.full_like(reached[0], np.nan)
+    nothing = xr.full_like(reached[0].drop_vars("status"), np.nan)
     names = ("samples", "width", "init_scale", "seed")
     return xr.combine_by_coords(  # type: ignore[return-value]
         [
-            (nothing if found is None else found)
-            .assign(status=int(status))
-            .expand_dims({name: [getattr(run, name)] for name in names})
-            for run, (status, found) in zip(runs, done, strict=True)
+            (part if "way" in part.dims else nothing.assign(status=part.status)).expand_dims(
+                {name: [getattr(run, name)] for name in names}
+            )
+            for run, part in zip(runs, done, strict=True)
         ]
     )
 
@@ -360,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed=range(grid["seeds"]),
             init_scale=options.init_scale,
         )
-        results = study(runs, options.kink_tolerance, not options.quiet)
+        results = study(runs, options.kink_tolerance, out / "parts", not options.quiet)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

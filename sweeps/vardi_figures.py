@@ -22,7 +22,7 @@ from jaxkkt.engine import Run
 from jaxkkt.losses import LOSSES
 from jaxkkt.measurements import certificates, flips
 from jaxkkt.networks import INITIALIZATIONS
-from jaxkkt.training import PROTOCOLS
+from jaxkkt.protocols import PROTOCOLS
 from sweeps.vardi_claims import claims_table
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)

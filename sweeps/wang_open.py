@@ -4,12 +4,13 @@ Trains lazy networks on zeros against ones, |x| = 1, to the edges of balls C0 fr
 For every test image: the smallest gradient step that flips it, and the smallest radius at which an
 attack of 100 normalized steps does; and robust test error at radii in units of 1/sqrt(d) against
 C0, the distance from the initialization. Leaves a figure (PNG and PDF), results-open.nc, open.md.
+Run the same command again to go on after an interruption.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -17,12 +18,11 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 import jaxkkt as jk
 from jaxkkt import lazy, plotting
-from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.draws import draw, held_out
+from jaxkkt.engine.parts import compute_parts
 from jaxkkt.engine.results import save
 from jaxkkt.perturbations import gradient_steps, robust_accuracy, smallest_radii
 
@@ -70,22 +70,24 @@ def measured(run: jk.Run, ball: float) -> dict[str, float | np.ndarray]:
     }
 
 
-def study(runs: Sequence[jk.Run], balls: Sequence[float], progress: bool) -> xr.Dataset:
-    """All networks, one a core, over ball, d, seed, and radius for the robust error."""
-    mode, todo = settings(), list(product(runs, balls))
+def study(
+    runs: Sequence[jk.Run], balls: Sequence[float], store: Path, progress: bool
+) -> xr.Dataset:
+    """All networks, one a core, over ball, d, seed, and radius for the robust error.
+
+    Networks land in the folder `store`, and the same call goes on from there.
+    """
 
     def one(run: jk.Run, ball: float) -> xr.Dataset:
-        with using(mode):
-            values = measured(run, ball)
+        values = measured(run, ball)
         arrays = {
             name: ("radius", value) if np.ndim(value) else value for name, value in values.items()
         }
         here = xr.Dataset(arrays, coords={"radius": list(RADII)})
         return here.expand_dims({"ball": [ball], "d": [run.d], "seed": [run.seed]})
 
-    with ThreadPoolExecutor(cores()) as pool:
-        found = pool.map(lambda pair: one(*pair), todo)
-        done = list(tqdm(found, total=len(todo), disable=not progress, unit="run"))
+    tasks = {f"{run.name}-C0={c0:g}": partial(one, run, c0) for run, c0 in product(runs, balls)}
+    done = compute_parts(tasks, store, {"radii": RADII}, progress=progress)
     return xr.combine_by_coords(done)  # type: ignore[return-value]
 
 
@@ -144,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             data=(options.source,),
             initialization=("lazy",),
         )
-        results = study(runs, options.ball, not options.quiet)
+        results = study(runs, options.ball, options.out / "parts-open", not options.quiet)
         save(results, options.out / "results-open.nc")
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -4,17 +4,16 @@ Left: robust test accuracy against the perturbation |delta| and the dimension d,
 one ball V = 10 / sqrt(k). Right: against the width k and the ball V, at one d and |delta|. Every
 point is a network trained by Algorithm 1 on zeros against ones with |x| = 1 and attacked with the
 same |delta|, once as in the algorithm and once with normalized steps, which large margins do not
-stop. Leaves the panel (PNG and PDF), all accuracies in results-PANEL.nc, and the fitted thresholds
-beside the paper's in claims-PANEL.md.
+stop. Leaves the panel (PNG and PDF), all accuracies in results-4-PANEL.nc, and the fitted
+thresholds beside the paper's in claims-4-PANEL.md. Run the same command again to go on after an
+interruption.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,18 +23,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, PRNGKeyArray
-from tqdm import tqdm
 
 import jaxkkt as jk
 from jaxkkt import plotting
 from jaxkkt.adversarial import adversarial_training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import LANE_BYTES
-from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.draws import draw, held_out
+from jaxkkt.engine.parts import compute_parts
 from jaxkkt.engine.results import save
 from jaxkkt.networks import Params
 from jaxkkt.perturbations import pgd
+from jaxkkt.requirements import require_positive
 from sweeps.wang_claims import thresholds_table
 
 C0 = 10.0
@@ -68,8 +67,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 WIDTH, RADIUS = 1000, 0.2
+# What the panels vary.
+AXES = {"left": ("d", "radius"), "right": ("width", "ball")}
 # Options that replace a preset's value.
-AXES = (
+OPTIONS = (
     "d",
     "right_d",
     "radius",
@@ -89,10 +90,14 @@ class Point(NamedTuple):
     radius: float
     ball: float
 
-    def place(self, panel: str) -> dict[str, list[float]]:
-        axes = {"left": ("d", "radius"), "right": ("width", "ball")}[panel]
-        fields = {"radius": self.radius, "ball": self.ball, **self.run.fields()}
-        return {name: [fields[name]] for name in (*axes, "seed")}
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"radius": self.radius, "ball": self.ball, **self.run.fields()}
+
+    @property
+    def name(self) -> str:
+        run = self.run
+        return f"d{run.d}-k{run.width}-s{run.seed}-R{self.radius:g}-V{self.ball:g}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -127,9 +132,7 @@ def parser() -> argparse.ArgumentParser:
 def points(panel: str, grid: dict[str, Any]) -> list[Point]:
     """The networks of a panel, those that take longest first; ValueError for sizes below 0."""
     for name in ("radius", "ball"):
-        bad = [value for value in grid.get(name, ()) if not (isfinite(value) and value > 0)]
-        if bad:
-            raise ValueError(f"{name} must be positive and finite, got {bad[0]:g}")
+        require_positive(**{name: grid.get(name, ())})
     dimensions, widths = (
         (grid["d"], (WIDTH,)) if panel == "left" else ((grid["right_d"],), grid["width"])
     )
@@ -205,41 +208,43 @@ def study(
     grid: dict[str, Any],
     epochs: int,
     published: bool,
-    progress: bool,
+    store: Path,
+    progress: bool = True,
     lanes: int | None = None,
 ) -> xr.Dataset:
-    """All networks of a panel, over its two axes and the seed; `lanes` of one shape at a time."""
-    mode = settings()
-    platform = jax.default_backend()
+    """All networks of a panel, over its two axes and the seed; `lanes` of one shape at a time.
+
+    Parts land in the folder `store`, and the same call goes on from there.
+    """
+    platform, axes = jax.default_backend(), [*AXES[panel], "seed"]
     batches = []
     for _, group in groupby(points(panel, grid), lambda point: (point.run.d, point.run.width)):
         same = list(group)
         size = lanes or lanes_of(same[0].run, platform)
         batches += [same[i : i + size] for i in range(0, len(same), size)]
-    bar = tqdm(total=sum(map(len, batches)), disable=not progress, unit="run")
+    training: dict[str, Any] = {
+        "learning_rate": grid["learning_rate"],
+        "batch_size": grid["batch_size"],
+        "epochs": epochs,
+        "judged_before_projecting": published,
+    }
 
-    def train(batch: list[Point]) -> list[xr.Dataset]:
-        with using(mode):
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(lane, batch))
-            one = partial(
-                measured,
-                learning_rate=grid["learning_rate"],
-                batch_size=grid["batch_size"],
-                epochs=epochs,
-                judged_before_projecting=published,
-            )
-            found = jax.tree.map(np.asarray, jax.vmap(one)(stacked))
-        bar.update(len(batch))
-        return [
-            xr.Dataset({name: float(value[i]) for name, value in found.items()}).expand_dims(
-                point.place(panel)
-            )
-            for i, point in enumerate(batch)
-        ]
+    def train(batch: list[Point]) -> xr.Dataset:
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(lane, batch))
+        found = jax.tree.map(np.asarray, jax.vmap(lambda one: measured(one, **training))(stacked))
+        return xr.Dataset(
+            {name: ("point", values.astype(float)) for name, values in found.items()},
+            {name: ("point", [point.place[name] for point in batch]) for name in axes},
+        )
 
-    with bar, ThreadPoolExecutor(cores() if platform == "cpu" else 1) as pool:
-        done = [row for rows in pool.map(train, batches) for row in rows]
-    results: xr.Dataset = xr.combine_by_coords(done)  # type: ignore[assignment]
+    parts = compute_parts(
+        {f"{batch[0].name}-lanes{len(batch)}": partial(train, batch) for batch in batches},
+        store,
+        {"source": grid["source"], "samples": grid["samples"], **training},
+        workers=None if platform == "cpu" else 1,
+        progress=progress,
+    )
+    results = xr.concat(parts, "point").set_index(point=axes).unstack("point")
     fixed = (
         {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}
     )
@@ -248,7 +253,7 @@ def study(
 
 def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
     """Robust test accuracy as a map, with the paper's threshold."""
-    along, across = ("d", "radius") if panel == "left" else ("width", "ball")
+    along, across = AXES[panel]
     constant = 5 if panel == "left" else 25
     with plt.style.context(plotting.STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
@@ -278,19 +283,23 @@ def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     grid = dict(PRESETS[options.preset])
-    grid |= {name: value for name in AXES if (value := getattr(options, name)) is not None}
+    grid |= {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     out = options.out or Path("results") / f"wang-{options.preset}"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        results = study(options.panel, grid, options.epochs, options.published, not options.quiet)
-        save(results, out / f"results-4-{options.panel}.nc")
+        name = f"4-{options.panel}" + ("-published" if options.published else "")
+        parts = out / f"parts-{name}"
+        results = study(
+            options.panel, grid, options.epochs, options.published, parts, not options.quiet
+        )
+        save(results, out / f"results-{name}.nc")
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     text = thresholds_table(results, options.panel)
-    (out / f"claims-4-{options.panel}.md").write_text(text)
+    (out / f"claims-{name}.md").write_text(text)
     print(text)
-    paths = drawn(results, options.panel, out / f"figure4-{options.panel}")
+    paths = drawn(results, options.panel, out / f"figure{name}")
     print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
     return 0
 

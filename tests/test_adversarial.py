@@ -118,8 +118,8 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"radius": 0.0}, "radius must be positive and finite, got 0.0"),
-        ({"ball": -1.0}, "ball must be positive and finite, got -1.0"),
+        ({"radius": 0.0}, "radius must be positive and finite, got 0"),
+        ({"ball": -1.0}, "ball must be positive and finite, got -1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"patience": 0}, "patience must be at least 1, got 0"),

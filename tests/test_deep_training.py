@@ -11,7 +11,8 @@ import pytest
 from cases import assert_close, assert_same_bits, flat, lane, problem, stacked
 
 from jaxkkt import optimizers, training
-from jaxkkt.training import Protocol, Status
+from jaxkkt.protocols import Protocol
+from jaxkkt.training import Status
 
 FLOW = Protocol(optimizers.log_loss_time(0.02), max_steps=30_000)
 SMALL = {"m": 6, "d": 20, "k": 40}

@@ -162,11 +162,11 @@ class TestExecutors:
     def test_a_stopped_sweep_goes_on_in_an_executor(self, whole, tmp_path, monkeypatch):
         save, saved = Store.save, []
 
-        def stop(self, row):
+        def stop(self, *row):
             if len(saved) == 5:
                 raise KeyboardInterrupt
             saved.append(row)
-            save(self, row)
+            save(self, *row)
 
         with monkeypatch.context() as patched:
             patched.setattr(Store, "save", stop)
@@ -179,7 +179,7 @@ class TestExecutors:
         assert len(trained) == 7
 
     def test_tasks_are_cancelled_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
-        def full(self, row):
+        def full(self, *row):
             raise OSError("no space left")
 
         monkeypatch.setattr(Store, "save", full)

@@ -60,7 +60,7 @@ def test_bad_input_is_told(arguments, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(monkeypatch):
+def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(tmp_path, monkeypatch):
     runs = jk.grid(d=[8], samples=[6], width=[20], seed=range(2))
 
     def follow(run, kink_tolerance):
@@ -70,7 +70,7 @@ def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(monkeypa
         return jk.Status.CONVERGED, xr.Dataset({"kinks": (("way", "log_s"), [[3.0]])}, at)
 
     monkeypatch.setattr(kkt_points, "follow", follow)
-    results = kkt_points.study(runs, 1e-3, progress=False)
+    results = kkt_points.study(runs, 1e-3, tmp_path, progress=False)
     assert results.kinks.sel(seed=0).item() == 3
     assert np.isnan(results.kinks.sel(seed=1).item())
     assert kkt_points._failed(results.status) == [
@@ -78,7 +78,7 @@ def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(monkeypa
         "samples = 6, width = 20, init_scale = 1, seed = 1: STALLED."
     ]
     with pytest.raises(ValueError, match="no network reached a log loss of -100000: STALLED"):
-        kkt_points.study(runs[1:], 1e-3, progress=False)
+        kkt_points.study(runs[1:], 1e-3, tmp_path / "none", progress=False)
 
 
 @pytest.mark.slow

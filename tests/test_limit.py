@@ -13,7 +13,8 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import limit
 from jaxkkt.kkt.limit import LimitStatus, follow_flow
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status
+from jaxkkt.protocols import Protocol
+from jaxkkt.training import Status
 
 START, LEVELS = -20.0, (-60.0, -300.0)
 

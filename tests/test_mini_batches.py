@@ -9,7 +9,8 @@ from cases import CORNERS, assert_same_bits, problem
 from jaxkkt import datasets, losses, networks, optimizers, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status
+from jaxkkt.protocols import Protocol
+from jaxkkt.training import Status
 
 DESCENT = optimizers.loss_scaled(0.05)
 M, BATCH = 8, 3

@@ -8,7 +8,7 @@ import pytest
 
 from jaxkkt import datasets, losses, networks, optimizers, representations, training
 from jaxkkt.datasets import Dataset
-from jaxkkt.training import Protocol
+from jaxkkt.protocols import Protocol
 
 REPRESENTATIONS = ["plain", "span", "gram"]
 LOSSES = ["exponential", "logistic"]

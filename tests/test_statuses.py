@@ -9,7 +9,8 @@ from cases import CORNERS, assert_same_bits, lane, problem, stacked, train_lanes
 from jaxkkt import losses, networks, optimizers, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status
+from jaxkkt.protocols import Protocol
+from jaxkkt.training import Status
 
 FLOW = optimizers.log_loss_time(0.05)
 DESCENT = optimizers.loss_scaled(0.05)

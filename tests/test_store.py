@@ -12,7 +12,6 @@ from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import lanes, streams
-from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.store import Store
 
 CRASH = """
@@ -21,8 +20,8 @@ import jaxkkt as jk
 from jaxkkt.engine.store import Store
 
 save, landed = Store.save, []
-def crash(self, row):
-    save(self, row)
+def crash(self, *row):
+    save(self, *row)
     landed.append(row)
     if len(landed) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +65,7 @@ class TestStore:
             lanes, "draw_padded", lambda run, *shape: drawn.append(run) or draw_padded(run, *shape)
         )
 
-        def full(self, row):
+        def full(self, *row):
             raise OSError("no space left")
 
         monkeypatch.setattr(Store, "save", full)
@@ -104,21 +103,21 @@ class TestStore:
 
     @pytest.mark.parametrize("damage", [lambda b: b[:20], lambda b: b"", lambda b: b[:-3] + b"9}}"])
     def test_damaged_rows_are_set_aside(self, tmp_path, damage):
-        row = Row(self.runs[0], {"flip_size": 1.25, "status": 1})
+        row = {"flip_size": 1.25, "status": 1}
         store = Store(tmp_path, {})
-        store.save(row)
-        assert store.load(self.runs) == {row.run: row}
-        path = tmp_path / "rows" / f"{row.run.name}.json"
+        store.save("a", row)
+        assert store.load(["a", "b"]) == {"a": row}
+        path = tmp_path / "rows" / "a.json"
         path.write_bytes(damage(path.read_bytes()))
-        with pytest.warns(UserWarning, match="is damaged .* set aside, the run is repeated"):
-            assert store.load(self.runs) == {}
+        with pytest.warns(UserWarning, match="is damaged .* set aside, to be computed again"):
+            assert store.load(["a", "b"]) == {}
         assert not path.exists()
 
     def test_numbers_survive_exactly(self, tmp_path):
         values = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3}
         store = Store(tmp_path, {})
-        store.save(Row(self.runs[0], values))
-        assert store.load(self.runs)[self.runs[0]].values == values
+        store.save("a", values)
+        assert store.load(["a"])["a"] == values
 
     def test_leftovers_are_cleaned(self, tmp_path):
         Store(tmp_path, {})

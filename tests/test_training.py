@@ -7,10 +7,11 @@ import optax
 import pytest
 from cases import assert_close, assert_same_bits, flat, lane, problem, stacked, train_lanes
 
-from jaxkkt import datasets, losses, networks, optimizers, representations, training
+from jaxkkt import datasets, losses, networks, optimizers, protocols, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.training import Protocol, Status
+from jaxkkt.protocols import Protocol
+from jaxkkt.training import Status
 
 FLOW = optimizers.log_loss_time(0.05)
 DESCENT = optimizers.loss_scaled(0.05)
@@ -197,7 +198,7 @@ def test_default_target_is_a_loss_of_1e_minus_30():
     result = training.train(params, *data)
     assert result.status == Status.CONVERGED
     np.testing.assert_allclose(result.log_loss, -30 * np.log(10), atol=0.31)
-    assert pytest.approx(-69.0775527898) == training.TARGET
+    assert pytest.approx(-69.0775527898) == protocols.TARGET
 
 
 @pytest.mark.parametrize(
@@ -282,12 +283,12 @@ def test_train_refuses_what_does_not_fit(unchecked):
 
 
 def test_protocols_by_name():
-    flow, paper = training.PROTOCOLS["flow"](), training.PROTOCOLS["paper"]("logistic")
+    flow, paper = protocols.PROTOCOLS["flow"](), protocols.PROTOCOLS["paper"]("logistic")
     assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.01)", "exponential", None)
     assert (paper.name, paper.loss, paper.batch_size) == ("paper", "logistic", 5000)
-    assert flow.target_log_loss == paper.target_log_loss == training.TARGET
-    assert training.flow_protocol(target_log_loss=-5.0, delta=0.02).name == "flow(delta=0.02)"
-    assert training.flow_protocol(target_log_loss=-5.0).target_log_loss == -5
+    assert flow.target_log_loss == paper.target_log_loss == protocols.TARGET
+    assert protocols.flow_protocol(target_log_loss=-5.0, delta=0.02).name == "flow(delta=0.02)"
+    assert protocols.flow_protocol(target_log_loss=-5.0).target_log_loss == -5
     assert isinstance(paper.optimizer, optimizers.LinearTransformation)
     assert representations.cheapest(3, 4, linear=True, gram=True) == "gram"
     assert flow.representation_for(3, 4) == paper.representation_for(3, 4) == "gram"

@@ -164,9 +164,9 @@ def test_the_window_of_widths():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"c0": 0.0}, "c0 must be positive and finite, got 0.0"),
+        ({"c0": 0.0}, "c0 must be positive and finite, got 0"),
         ({"c0": 1.0, "gamma": 1.5}, "gamma is a probability below 1, got 1.5"),
-        ({"c0": 1.0, "gamma": 0.0}, "gamma must be positive and finite, got 0.0"),
+        ({"c0": 1.0, "gamma": 0.0}, "gamma must be positive and finite, got 0"),
     ],
 )
 def test_bad_constants_are_refused(networks_in_ball, settings, message):

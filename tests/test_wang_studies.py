@@ -95,7 +95,7 @@ class TestSteps:
             (["--d", "50"], "d must be the square of an image's side, got 50"),
             (["--d", "81"], "pass upsample=True"),
             (["--samples", "1000"], "has 288 training images, but a run asks for 1000 samples"),
-            (["--ball", "-1"], "ball (C0) must be positive and finite, got -1.0"),
+            (["--ball", "-1"], "ball (C0) must be positive and finite, got -1"),
             (["--source", "mnist"], "set the environment variable JAXKKT_MNIST"),
         ],
     )
@@ -129,7 +129,7 @@ def test_test_points_are_others_than_the_training_points():
 
 class TestRobust:
     @pytest.mark.slow
-    def test_lanes_of_a_batch_are_those_alone(self):
+    def test_lanes_of_a_batch_are_those_alone(self, tmp_path):
         grid = {
             "source": "digits normalized",
             "samples": 64,
@@ -140,7 +140,7 @@ class TestRobust:
             "batch_size": 16,
         }
         alone, together = (
-            wang_robust.study("left", grid, 2, published=False, progress=False, lanes=lanes)
+            wang_robust.study("left", grid, 2, False, tmp_path / str(lanes), False, lanes)
             for lanes in (1, 2)
         )
         for name in alone.data_vars:

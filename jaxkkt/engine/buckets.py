@@ -12,8 +12,8 @@ import jax
 
 from jaxkkt.engine.devices import cores
 from jaxkkt.engine.specs import Run
+from jaxkkt.protocols import Protocol
 from jaxkkt.representations import Representation, step_flops
-from jaxkkt.training import Protocol
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).

@@ -26,7 +26,7 @@ from jaxkkt.engine.store import Store
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.measurements import Measurement, certificates, flips
 from jaxkkt.networks import PRECISION
-from jaxkkt.training import Protocol, flow_protocol
+from jaxkkt.protocols import Protocol, flow_protocol
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def sweep(
     rows: dict[Run, Row] = {}
     if saved is not None:
         saved.tidy()
-        rows = saved.load(wanted)
+        rows = _rows(saved, wanted)
 
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
@@ -146,7 +146,7 @@ def sweep(
         for row in found:
             rows[row.run] = row
             if saved is not None:
-                saved.save(row)
+                saved.save(row.run.name, row.values)
     if progress:
         total, seconds = together(tallies), perf_counter() - started
         spent = f"tasks: {len(tallies)}"
@@ -182,10 +182,15 @@ def landed(
     wanted = unique(runs)
     settings = _settings(plan_sweep(wanted, protocol), wanted, protocol, measurements)
     begun = (Path(store) / "settings.json").is_file()
-    rows = Store(store, settings).load(wanted) if begun else {}
+    rows = _rows(Store(store, settings), wanted) if begun else {}
     if not rows:
         raise ValueError(f"no row has landed in {store}: start the sweep with that folder first")
     return _dataset((rows[run] for run in wanted if run in rows), measurements, settings)
+
+
+def _rows(store: Store, runs: Sequence[Run]) -> dict[Run, Row]:
+    found = store.load(run.name for run in runs)
+    return {run: Row(run, found[run.name]) for run in runs if run.name in found}
 
 
 def _defaults(

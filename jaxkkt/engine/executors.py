@@ -18,7 +18,7 @@ from jaxkkt.engine.specs import Run
 from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.measurements import Measurement
-from jaxkkt.training import Protocol
+from jaxkkt.protocols import Protocol
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
 # of all.

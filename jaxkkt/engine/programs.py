@@ -18,8 +18,9 @@ from jaxkkt.engine.draws import Seen, draw, held_out, round_up, seen
 from jaxkkt.engine.specs import Run
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
+from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset, Representation
-from jaxkkt.training import Protocol, State, Status
+from jaxkkt.training import State, Status
 
 MeasureFunction = Callable[..., dict[str, Array]]
 Batch = tuple[State, Dataset | GramDataset]  # stacked, one of each a lane

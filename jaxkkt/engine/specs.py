@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from math import isfinite
 from numbers import Integral
 from typing import Any
 from zlib import crc32
@@ -15,6 +14,7 @@ from jaxkkt.datasets import DATASETS
 from jaxkkt.images import SOURCES
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import INITIALIZATIONS
+from jaxkkt.requirements import require_positive
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class Run:
                 raise ValueError(
                     f"unknown {name} {getattr(self, name)!r}: choose from {sorted(known)}"
                 )
-        if not (isfinite(self.init_scale) and self.init_scale > 0):
-            raise ValueError(f"init_scale must be positive and finite, got {self.init_scale}")
+        require_positive(init_scale=self.init_scale)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The folder where a sweep's rows land, one file a run, each written whole or not at all."""
+"""The folder where a study's rows land, one file each, written whole or not at all."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
-from jaxkkt.engine.lanes import Row
-from jaxkkt.engine.specs import Run
 from jaxkkt.files import write_whole
 
 FORMAT = 1
 
 
 class Store:
-    """Rows of one sweep in a folder: `settings.json`, `rows/<run>.json`, `results.nc`.
+    """Rows by name, of one sweep or study, in a folder: `settings.json` and `rows/<name>.json`.
 
-    Opening a folder that holds a sweep with other settings raises ValueError naming each field
-    that differs. A row that was cut short or altered is set aside and computed again.
+    Opening a folder that holds one with other settings raises ValueError naming each field that
+    differs. A row that was cut short or altered is set aside and computed again.
     """
 
     def __init__(self, folder: str | Path, settings: Mapping[str, Any]) -> None:
@@ -47,27 +45,31 @@ class Store:
         for leftover in self.folder.rglob("*.part"):
             leftover.unlink()
 
-    def load(self, runs: Iterable[Run]) -> dict[Run, Row]:
+    def load(self, names: Iterable[str]) -> dict[str, Any]:
         """The rows that have landed."""
         found = {}
-        for run in runs:
-            path = self._rows / f"{run.name}.json"
+        for name in names:
+            path = self._rows / f"{name}.json"
             if not path.exists():
                 continue
             try:
                 checksum, values = path.read_text().split("\n", 1)
                 if checksum != _checksum(values):
                     raise ValueError("the checksum does not match")
-                found[run] = Row(run, json.loads(values))
+                found[name] = json.loads(values)
             except ValueError as error:
                 path.replace(path.with_suffix(".damaged"))
-                warn(f"{path} is damaged ({error}): set aside, the run is repeated", stacklevel=2)
+                warn(
+                    f"{path} is damaged ({error}): set aside, to be computed again",
+                    stacklevel=2,
+                )
         return found
 
-    def save(self, row: Row) -> None:
-        values = json.dumps(row.values)
+    def save(self, name: str, row: Any) -> None:
+        """Writes what JSON can hold."""
+        values = json.dumps(row)
         text = f"{_checksum(values)}\n{values}"
-        write_whole(self._rows / f"{row.run.name}.json", text.encode())
+        write_whole(self._rows / f"{name}.json", text.encode())
 
 
 def _checksum(text: str) -> str:

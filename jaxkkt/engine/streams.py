@@ -15,7 +15,7 @@ from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.specs import Run
 from jaxkkt.measurements import Measurement
-from jaxkkt.training import Protocol
+from jaxkkt.protocols import Protocol
 
 SECONDS_BETWEEN_SHOWS = 0.25
 

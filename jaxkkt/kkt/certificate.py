@@ -7,7 +7,6 @@ any number in [0, 1] where that is 0. Over w_j and b_j, g_i is v_j sigma'_ij (x_
 is relu(w_j . x_i + b_j). Vardi, Yehudai, Shamir (2022), Section 5.2, equations 3 and 4.
 """
 
-from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from jaxkkt.kkt import kink_blocks, systems
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
+from jaxkkt.outcomes import Outcome
 
 ITERATIONS = 60
 # Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
@@ -31,32 +31,21 @@ ENOUGH_OF_RESIDUAL = 1e-9
 ROUNDING = 1e-14
 
 
-class CertificateStatus(IntEnum):
+class CertificateStatus(Outcome):
     """What a certificate is worth. `describe` gives each a sentence and a remedy."""
 
-    CERTIFIED = 0
-    STOPPED_EARLY = 1
-    INFEASIBLE = 2
-    NON_FINITE = 3
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    CertificateStatus.CERTIFIED: "no multipliers give a residual smaller than the gap allows",
-    CertificateStatus.STOPPED_EARLY: (
-        "the residuals hold, but smaller ones may exist: the gap is above the tolerance; raise the "
-        "budget for kinks"
-    ),
-    CertificateStatus.INFEASIBLE: (
+    CERTIFIED = 0, "no multipliers give a residual smaller than the gap allows"
+    STOPPED_EARLY = (
+        1,
+        "the residuals hold, but smaller ones may exist: the gap is above the tolerance; raise "
+        "the budget for kinks",
+    )
+    INFEASIBLE = (
+        2,
         "a sample is misclassified or its output is 0, so no rescaling has margins of 1: train "
-        "the network until it classifies all"
-    ),
-    CertificateStatus.NON_FINITE: (
-        "parameters or data are NaN or infinite: look at the status of the training run"
-    ),
-}
+        "the network until it classifies all",
+    )
+    NON_FINITE = 3, "parameters or data are NaN or infinite: look at the status of the training run"
 
 
 class Stationarity(NamedTuple):

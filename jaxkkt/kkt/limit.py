@@ -11,7 +11,6 @@ KKT point of the max-margin problem is where it rests. It rests at no finite los
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import partial
 from itertools import pairwise
 from math import ceil, log
@@ -25,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.outcomes import Outcome
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6
@@ -34,28 +34,20 @@ INTERIOR_TRIPS, NEWTON_TRIPS, SLOPE_TRIPS = 12, 6, 3
 _dot = partial(jnp.dot, precision=PRECISION)
 
 
-class LimitStatus(IntEnum):
+class LimitStatus(Outcome):
     """How following the flow ended. `describe` gives each a sentence and a remedy."""
 
-    FOLLOWED = 0
-    MISCLASSIFIED = 1
-    NON_FINITE = 2
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    LimitStatus.FOLLOWED: "the flow was followed to this level",
-    LimitStatus.MISCLASSIFIED: (
+    FOLLOWED = 0, "the flow was followed to this level"
+    MISCLASSIFIED = (
+        1,
         "the log loss is not negative or a sample is misclassified to begin with: train the "
-        "network until it classifies all"
-    ),
-    LimitStatus.NON_FINITE: (
-        "parameters, data or the way there are NaN or infinite: look at the status of the training "
-        "run, or follow the flow in float64"
-    ),
-}
+        "network until it classifies all",
+    )
+    NON_FINITE = (
+        2,
+        "parameters, data or the way there are NaN or infinite: look at the status of the "
+        "training run, or follow the flow in float64",
+    )
 
 
 class FlowTrace(NamedTuple):

@@ -16,7 +16,6 @@ interior-point method, during which tangents are renewed wherever a neuron's dir
 sample of its own class. Where none crosses any more, every condition of a KKT point holds.
 """
 
-from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from jaxkkt.kkt import descent
 from jaxkkt.kkt.certificate import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
+from jaxkkt.outcomes import Outcome
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
@@ -37,31 +37,20 @@ STEP_OPERATIONS = 400_000_000
 SPARE = 0.1
 
 
-class PolishStatus(IntEnum):
+class PolishStatus(Outcome):
     """How a polish ended. `describe` gives each a sentence and a remedy."""
 
-    POLISHED = 0
-    STOPPED_EARLY = 1
-    INFEASIBLE = 2
-    NON_FINITE = 3
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    PolishStatus.POLISHED: "a KKT point, up to rounding; certify it to know how near",
-    PolishStatus.STOPPED_EARLY: (
-        "the steps ran out before the conditions of a KKT point held: certify what came out, or "
-        "raise max_steps or working"
-    ),
-    PolishStatus.INFEASIBLE: (
-        "a sample is misclassified or its output is 0: train the network until it classifies all"
-    ),
-    PolishStatus.NON_FINITE: (
-        "parameters or data are NaN or infinite: look at the status of the training run"
-    ),
-}
+    POLISHED = 0, "a KKT point, up to rounding; certify it to know how near"
+    STOPPED_EARLY = (
+        1,
+        "the steps ran out before the conditions of a KKT point held: certify what came out, or"
+        " raise max_steps or working",
+    )
+    INFEASIBLE = (
+        2,
+        "a sample is misclassified or its output is 0: train the network until it classifies all",
+    )
+    NON_FINITE = 3, "parameters or data are NaN or infinite: look at the status of the training run"
 
 
 class Polished(NamedTuple):

@@ -1,6 +1,5 @@
 """The smallest single gradient step that flips a prediction, exactly, and what it is made of."""
 
-from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -9,40 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
-from jaxkkt.perturbations.rays import (
-    Ray,
-    first_crossings,
-    first_flip,
-    lengths,
-    ratio,
-    require_positive,
-)
+from jaxkkt.outcomes import Outcome
+from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
+from jaxkkt.requirements import require_positive
 
 # Preactivations held at a time: a block of points by all neurons.
 BLOCK_ELEMENTS = 2**18
 
 
-class StepStatus(IntEnum):
+class StepStatus(Outcome):
     """How the search along a point's gradient ended. `describe` gives each a sentence."""
 
-    FLIPPED = 0
-    NO_FLIP = 1
-    NO_GRADIENT = 2
-    NON_FINITE = 3
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    StepStatus.FLIPPED: "the prediction changes beyond this step",
-    StepStatus.NO_FLIP: "no step within the bracket changes the prediction: raise the bracket",
-    StepStatus.NO_GRADIENT: (
-        "the output or its gradient is exactly 0: there is no prediction, or no direction"
-    ),
-    StepStatus.NON_FINITE: "parameters or points are NaN or infinite",
-}
+    FLIPPED = 0, "the prediction changes beyond this step"
+    NO_FLIP = 1, "no step within the bracket changes the prediction: raise the bracket"
+    NO_GRADIENT = (
+        2,
+        "the output or its gradient is exactly 0: there is no prediction, or no direction",
+    )
+    NON_FINITE = 3, "parameters or points are NaN or infinite"
 
 
 class GradientSteps(NamedTuple):
@@ -86,7 +71,7 @@ def gradient_steps(
     Raises ValueError for a bracket that is not positive and finite.
     Wang et al. (2022), Section 5.1.
     """
-    require_positive("bracket", bracket)
+    require_positive(bracket=bracket)
     dtype = params.w.dtype
     return _blocks(params, jnp.asarray(x, dtype), jnp.asarray(bracket, dtype))
 

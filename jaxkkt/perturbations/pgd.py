@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import PRECISION, Params, apply, preactivations, relu
-from jaxkkt.perturbations.rays import lengths, ratio, require_positive
+from jaxkkt.requirements import require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -46,7 +47,7 @@ def pgd(
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
     finite, or steps below 1. Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
-    require_positive("radius", radius)
+    require_positive(radius=radius)
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
@@ -67,7 +68,7 @@ def robust_accuracy(
     Points with y = 0 are padding and do not count. An attack bounds the accuracy from above. NaN
     where an output is. Raises ValueError for radii that are not positive and finite.
     """
-    require_positive("radii", radii)
+    require_positive(radii=radii)
     real = jnp.asarray(y) != 0
 
     def at(radius: Array) -> Array:
@@ -103,7 +104,7 @@ def smallest_radii(
         found = flipped(middle)
         return jnp.where(found, low, middle), jnp.where(found, middle, high)
 
-    require_positive("bracket", bracket)
+    require_positive(bracket=bracket)
     x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
     top = jnp.broadcast_to(jnp.asarray(bracket, x.dtype), y.shape)
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]

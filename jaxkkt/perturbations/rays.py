@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxkkt.arithmetic import ratio
 from jaxkkt.networks import relu
 
 # Steps of a walk along rays.
@@ -150,24 +150,3 @@ def first_crossings(
     crosses = (look(beyond)[0] < -tolerance(beyond)) & ~walk.going
     past = walk.c == jnp.inf
     return jnp.where(past, jnp.inf, c), crosses | past
-
-
-def lengths(rows: Array) -> Array:
-    """Norms along the last axis, of rows whose squares may not be representable."""
-    largest = jnp.max(jnp.abs(rows), axis=-1)
-    return largest * jnp.linalg.norm(ratio(rows, largest[..., None]), axis=-1)
-
-
-def require_positive(name: str, sizes: object) -> None:
-    """Raises ValueError unless the sizes, where they are known, are positive and finite."""
-    if isinstance(sizes, jax.core.Tracer):
-        return
-    values = np.ravel(np.asarray(sizes, float))
-    bad = values[~((values > 0) & np.isfinite(values))]
-    if bad.size:
-        raise ValueError(f"{name} must be positive and finite, got {bad[0]:g}")
-
-
-def ratio(a: Array, b: Array) -> Array:
-    """a / b, and 0 where b is 0."""
-    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))

@@ -3,48 +3,41 @@
 A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly.
 """
 
-from enum import IntEnum
 from functools import partial
-from math import isfinite
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxkkt.arithmetic import ratio
 from jaxkkt.networks import PRECISION, Params, margins, preactivations
-from jaxkkt.perturbations.rays import Ray, first_flip, ratio
+from jaxkkt.outcomes import Outcome
+from jaxkkt.perturbations.rays import Ray, first_flip
+from jaxkkt.requirements import require_positive
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
 BLOCK_ELEMENTS = 2**16
 
 
-class FlipStatus(IntEnum):
+class FlipStatus(Outcome):
     """How the search for a flip ended. `describe` gives each a sentence and a remedy."""
 
-    FLIPPED = 0
-    NO_FLIP = 1
-    NOTHING_TO_FLIP = 2
-    NON_FINITE = 3
-
-    def describe(self) -> str:
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    FlipStatus.FLIPPED: "all chosen samples are flipped at once beyond this size",
-    FlipStatus.NO_FLIP: (
-        "no size within the bracket flips all chosen samples at once: raise the bracket, or try "
-        "another direction"
-    ),
-    FlipStatus.NOTHING_TO_FLIP: (
-        "no sample is chosen or the direction is zero; a network that misclassifies a sample has "
-        "nobody on its margin: train it until it classifies all"
-    ),
-    FlipStatus.NON_FINITE: (
-        "parameters, data or outputs are NaN or infinite: look at the status of the training run"
-    ),
-}
+    FLIPPED = 0, "all chosen samples are flipped at once beyond this size"
+    NO_FLIP = (
+        1,
+        "no size within the bracket flips all chosen samples at once: raise the bracket, or try"
+        " another direction",
+    )
+    NOTHING_TO_FLIP = (
+        2,
+        "no sample is chosen or the direction is zero; a network that misclassifies a sample "
+        "has nobody on its margin: train it until it classifies all",
+    )
+    NON_FINITE = (
+        3,
+        "parameters, data or outputs are NaN or infinite: look at the status of the training run",
+    )
 
 
 class Flip(NamedTuple):
@@ -285,6 +278,5 @@ def _flip(
 def _bracket(x: Array, bracket: float | Array | None) -> Array:
     if bracket is None:
         return 4 * jnp.max(jnp.linalg.norm(x, axis=1))
-    if not isinstance(bracket, jax.core.Tracer) and not (bracket > 0 and isfinite(bracket)):
-        raise ValueError(f"bracket must be positive and finite, got {bracket}")
+    require_positive(bracket=bracket)
     return jnp.asarray(bracket, x.dtype)

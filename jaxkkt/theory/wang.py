@@ -6,8 +6,6 @@ dimension, C0 and gamma as in the paper. The functions take one point and compar
 with the network at hand; `jax.vmap` takes many.
 """
 
-from math import isfinite
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -15,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import gradient_steps, input_gradient
+from jaxkkt.requirements import require_positive
 from jaxkkt.theory.checks import Check
 
 Point = Float[Array, " d"]
@@ -219,10 +218,7 @@ def _at_least(bound: Array, measured: Array, assumed: Array) -> Check:
 
 
 def _require(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, jax.core.Tracer):
-            continue
-        if not (isfinite(number) and number > 0):
-            raise ValueError(f"{name} must be positive and finite, got {number}")
-        if name == "gamma" and number >= 1:
-            raise ValueError(f"gamma is a probability below 1, got {number}")
+    require_positive(**numbers)
+    gamma = numbers.get("gamma", 0)
+    if not isinstance(gamma, jax.core.Tracer) and gamma >= 1:
+        raise ValueError(f"gamma is a probability below 1, got {gamma}")

@@ -1,0 +1,15 @@
+"""Division and norms that neither overflow nor divide by zero."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def ratio(a: Array, b: Array) -> Array:
+    """a / b, and 0 where b is 0."""
+    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
+
+
+def lengths(rows: Array) -> Array:
+    """Norms along the last axis, of rows whose squares may not be representable."""
+    largest = jnp.max(jnp.abs(rows), axis=-1)
+    return largest * jnp.linalg.norm(ratio(rows, largest[..., None]), axis=-1)

@@ -1,0 +1,18 @@
+"""How things end: codes that arrays hold, each with a sentence that names the remedy."""
+
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """Members are written `NAME = code, "sentence"`; `describe` gives the sentence."""
+
+    _sentence: str
+
+    def __new__(cls, code: int, sentence: str = "") -> "Outcome":
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member._sentence = sentence
+        return member
+
+    def describe(self) -> str:
+        return self._sentence
