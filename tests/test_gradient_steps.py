@@ -1,5 +1,7 @@
 """The smallest gradient step that flips a prediction."""
 
+from importlib import import_module
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from cases import assert_close
 from jaxkkt import networks
 from jaxkkt.networks import Params
 from jaxkkt.perturbations import StepStatus, gradient_steps, input_gradient
+from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
 
 
 def neuron_and_constant(constant):
@@ -80,6 +83,13 @@ def test_gradients_are_those_of_autodiff(lazy):
 def test_blocks_padding_and_lanes_change_nothing(lazy, monkeypatch):
     params, x = lazy
     found = gradient_steps(params, x)
+    module = import_module("jaxkkt.perturbations.gradient_steps")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "BLOCK_ELEMENTS", 7 * 60)
+        patched.setattr(module, "BLOCK_POINTS", 1)
+        module._blocks.clear_cache()
+        assert_close(gradient_steps(params, x), found, rtol=1e-4)
+    module._blocks.clear_cache()
     padded = gradient_steps(networks.pad(params, 70, 11), jnp.pad(x, ((0, 0), (0, 3))))
     assert_close(padded, found, rtol=1e-4)
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), params, params._replace(v=-params.v))
@@ -129,3 +139,42 @@ def test_sizes_do_not_depend_on_the_scale_of_the_output(lazy, scale):
 def test_bad_brackets_are_refused(lazy, bracket):
     with pytest.raises(ValueError, match="bracket must be positive and finite, got"):
         gradient_steps(*lazy, bracket)
+
+
+@pytest.mark.parametrize("bend", [0.1, 0.3, 1.0])
+def test_crossings_that_are_certain_are_the_first(bend):
+    """Rays that bend: the more, the more often Newton's method finds a later zero, or none."""
+    n, k, bracket = 400, 12, 4.0
+    keys = jax.random.split(jax.random.key(round(100 * bend)), 5)
+    signs = jnp.where(jax.random.bernoulli(keys[0], 0.5, (n,)), 1.0, -1.0)
+    weight = jax.random.normal(keys[1], (k,)).at[0].set(2.0)
+    start = jax.random.normal(keys[2], (n, k))
+    slope = bend * jax.random.normal(keys[3], (n, k))
+    # Every sum is positive at 0.
+    value = signs * (jnp.maximum(start, 0) @ weight)
+    signs = jnp.where(value < 0, -signs, signs)
+    rays = Ray(start, slope, signs[:, None] * weight[None])
+    expected = jax.vmap(first_flip)(rays, jnp.zeros(n), jnp.full(n, bracket))[0]
+    found, certain = first_crossings(start, slope, weight, signs, jnp.full(n, bracket))
+    certain = np.asarray(certain)
+    assert np.isfinite(expected[certain]).sum() > 20
+    assert np.isinf(expected[certain]).sum() > 20
+    if bend == 1:
+        assert (~certain).sum() > 20
+    finite = certain & np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(found[certain]), np.isfinite(expected[certain]))
+    assert_close(found[finite], expected[finite], rtol=2e-3, atol=1e-5)
+
+
+def test_a_dip_before_the_zero_that_newton_finds_is_not_overlooked():
+    # 1 - c/10 - 5 relu(c - 0.3) + 10 relu(c - 0.6) - 20 relu(c - 1.2): below 0 from 0.490 to 0.714
+    # and from 1.358 on, where Newton's method ends.
+    neurons = [(1, 0, 1), (0, 1, -0.1), (-0.3, 1, -5), (-0.6, 1, 10), (-1.2, 1, -20)]
+    start, slope, weight = (jnp.array(column, jnp.float32) for column in zip(*neurons, strict=True))
+    found, certain = first_crossings(
+        start[None], slope[None], weight, jnp.ones(1), jnp.full(1, 3.0)
+    )
+    assert_close(found, [1.2 + 2.38 / 15.1], rtol=1e-4)
+    assert not certain[0]
+    exact = first_flip(Ray(start, slope, weight), jnp.zeros(()), jnp.array(3.0))
+    assert_close(exact, (0.3 + 0.97 / 5.1, 0.6 + 0.56 / 4.9), rtol=1e-5)

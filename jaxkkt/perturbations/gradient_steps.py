@@ -14,8 +14,9 @@ from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
 from jaxkkt.requirements import require_positive
 
-# Preactivations held at a time: a block of points by all neurons.
-BLOCK_ELEMENTS = 2**18
+# Preactivations held at a time: a block of points by all neurons, of no fewer points than make
+# large products.
+BLOCK_ELEMENTS, BLOCK_POINTS = 2**20, 64
 
 
 class StepStatus(Outcome):
@@ -61,13 +62,13 @@ def gradient_steps(
 ) -> GradientSteps:
     """The smallest |eta| for which f(x + eta grad f(x)) and f(x) have opposite signs.
 
-    eta has the sign of -f(x). The output along the ray is followed from breakpoint to breakpoint:
-    no flip is missed and none is a multiple of a step, as in a search in steps of 0.001. Steps up
-    to |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
+    eta has the sign of -f(x). The output is piecewise linear along the ray, so no flip is missed
+    and none is a multiple of a step, as in a search in steps of 0.001. Steps up to
+    |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
 
     Cost: three products of n k d, and some ten passes over n k preactivations, a block of points at
-    a time; a sort of the k breakpoints only where an output vanishes without changing its sign, or
-    always under `jax.vmap`: use `jax.lax.map` over networks.
+    a time; a sort of the k breakpoints only where the output bends so much that it may have been 0
+    before, or always under `jax.vmap`: use `jax.lax.map` over networks.
     Raises ValueError for a bracket that is not positive and finite.
     Wang et al. (2022), Section 5.1.
     """
@@ -79,7 +80,7 @@ def gradient_steps(
 @jax.jit
 def _blocks(params: Params, x: Array, bracket: Array) -> GradientSteps:
     n, k = x.shape[0], params.v.shape[0]
-    size = min(n, max(1, BLOCK_ELEMENTS // k))
+    size = min(n, max(BLOCK_POINTS, BLOCK_ELEMENTS // k))
     count = -(-n // size)
     blocks = jnp.pad(x, ((0, count * size - n), (0, 0))).reshape(count, size, -1)
     found = jax.lax.map(partial(_steps, params, bracket), blocks)
@@ -95,16 +96,16 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     # In units of |delta|, so that steps of all points are of the scale of their inputs.
     toward = -gradient * ratio(sign, norm)[:, None]
     slope = jnp.dot(toward, params.w.T, precision=PRECISION)
-    rays = Ray(pre, slope, sign[:, None] * params.v[None])
     brackets = bracket * jnp.linalg.norm(x, axis=1)
     nothing = (sign == 0) | (norm == 0)
     finite = jnp.isfinite(output) & jnp.isfinite(norm)
 
-    size, certain = first_crossings(rays, brackets)
+    size, certain = first_crossings(pre, slope, params.v, sign, brackets)
     settled = certain | nothing | ~finite
 
     def sort(_: None) -> Array:
         after = jnp.zeros_like(brackets)
+        rays = Ray(pre, slope, sign[:, None] * params.v[None])
         return jnp.where(settled, size, jax.vmap(first_flip)(rays, after, brackets)[0])
 
     size = jax.lax.cond(jnp.all(settled), lambda _: size, sort, None)
