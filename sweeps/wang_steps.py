@@ -108,6 +108,12 @@ def parser() -> argparse.ArgumentParser:
         default="flow",
         help="flow: gradient flow in log-loss time; sgd: lr 0.1 in batches of 64 (default: flow)",
     )
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="eta in steps of 0.001 up to 5, and 0 for misclassified images, which count in the "
+        "means, as in the paper's published code",
+    )
     parser.add_argument("--out", type=Path, help="output folder (default: results/wang-PRESET)")
     parser.add_argument("--dry-run", action="store_true", help="print the cost, and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -142,17 +148,19 @@ def swept(
     grid: dict[str, Any],
     balls: Sequence[float],
     protocol: str,
+    published: bool,
     out: Path,
     bar: bool,
 ) -> xr.Dataset:
     """All runs of a figure, over ball, d, width and seed."""
     tables = []
     for ball in balls:
-        folder = out / f"{figure.setting} C0={ball:g} {protocol} {figure.lines}".replace(" ", "-")
+        setting = f"{figure.setting} C0={ball:g} {protocol} {figure.lines}"
+        folder = out / (setting + _suffix(published)).replace(" ", "-")
         table = jk.sweep(
             runs_of(figure, grid),
             protocol_of(protocol, figure, ball),
-            [jk.gradient_steps()],
+            [jk.gradient_steps(published=published)],
             folder,
             bar,
         )
@@ -179,7 +187,13 @@ def drawn(results: xr.Dataset, figure: Figure, stem: Path) -> list[Path]:
         return plotting.save(canvas, stem)
 
 
-def histograms(grid: dict[str, Any], ball: float, protocol: str, stem: Path) -> list[Path]:
+def _suffix(published: bool) -> str:
+    return "-published" if published else ""
+
+
+def histograms(
+    grid: dict[str, Any], ball: float, protocol: str, published: bool, stem: Path
+) -> list[Path]:
     """Figure 7: all test images of one network, at the largest dimension and width."""
     figure = FIGURES["7"]
     largest = {**grid, "d": (max(grid["d"]),), "width": (max(grid["width"]),), "seeds": 1}
@@ -189,8 +203,14 @@ def histograms(grid: dict[str, Any], ball: float, protocol: str, stem: Path) -> 
     x, y = held_out(run)
     found = jk.perturbations.gradient_steps(trained.params, x)
     kept = np.asarray(found.needs_step(y) & (found.status == 0))
-    norm = np.linalg.norm(x, axis=1)
-    values = (found.size / norm, found.gradient_norm, found.eta)
+    eta = found.eta
+    if published:
+        kept, eta = np.ones_like(kept), found.published_eta(y)
+    values = (
+        eta * found.gradient_norm / np.linalg.norm(x, axis=1),
+        found.gradient_norm,
+        eta,
+    )
     with plt.style.context(plotting.STYLE):
         canvas, axes = plt.subplots(1, 3, figsize=(9.5, 2.8))
         for ax, value, (_, label, _) in zip(axes, values, PANELS, strict=True):
@@ -222,14 +242,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"figure {name}, each of {len(balls)} balls:\n{planned.describe()}")
                 continue
             out.mkdir(parents=True, exist_ok=True)
-            stem = out / f"figure{name}"
+            suffix = _suffix(options.published)
+            stem = out / f"figure{name}{suffix}"
             if name == "7":
-                paths = histograms(grid, balls[0], options.protocol, stem)
+                paths = histograms(grid, balls[0], options.protocol, options.published, stem)
             else:
-                results = swept(figure, grid, balls, options.protocol, out, not options.quiet)
-                save(results, out / f"results-{name}.nc")
+                results = swept(
+                    figure,
+                    grid,
+                    balls,
+                    options.protocol,
+                    options.published,
+                    out,
+                    not options.quiet,
+                )
+                save(results, out / f"results-{name}{suffix}.nc")
                 text = claims_table(results, figure.lines)
-                (out / f"claims-{name}.md").write_text(text)
+                (out / f"claims-{name}{suffix}.md").write_text(text)
                 print(f"figure {name}\n\n{text}")
                 paths = drawn(results, figure, stem)
             print("wrote", ", ".join(map(str, paths)), file=sys.stderr)

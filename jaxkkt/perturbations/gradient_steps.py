@@ -17,6 +17,8 @@ from jaxkkt.requirements import require_positive
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
 BLOCK_ELEMENTS, BLOCK_POINTS = 2**20, 64
+# Of eta, in the search of the code that was published with the paper.
+PUBLISHED_STEP, PUBLISHED_CAP = 0.001, 5.0
 
 
 class StepStatus(Outcome):
@@ -49,6 +51,16 @@ class GradientSteps(NamedTuple):
     def needs_step(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Bool[Array, "*lanes n"]:
         """y f > 0: points that are classified correctly. The others are wrong without a step."""
         return jnp.asarray(y) * self.output > 0
+
+    def published_eta(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Float[Array, "*lanes n"]:
+        """eta as the code published with Wang et al. (2022) counts it.
+
+        The first multiple of 0.001 that flips, at most 5, and 0 for misclassified points; NaN where
+        the output is.
+        """
+        stepped = jnp.minimum(PUBLISHED_STEP * jnp.ceil(self.eta / PUBLISHED_STEP), PUBLISHED_CAP)
+        eta = jnp.where(self.needs_step(y), stepped, 0)
+        return jnp.where(jnp.isnan(self.output), jnp.nan, eta)
 
 
 def input_gradient(params: Params, x: Float[Array | np.ndarray, "*n d"]) -> Float[Array, "*n d"]:
