@@ -16,6 +16,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -238,7 +239,7 @@ def study(
         )
 
     parts = compute_parts(
-        {f"{batch[0].name}-lanes{len(batch)}": partial(train, batch) for batch in batches},
+        {_name(batch): partial(train, batch) for batch in batches},
         store,
         {"source": grid["source"], "samples": grid["samples"], **training},
         workers=None if platform == "cpu" else 1,
@@ -249,6 +250,12 @@ def study(
         {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}
     )
     return results.assign_attrs({**fixed, "source": grid["source"], "samples": grid["samples"]})
+
+
+def _name(batch: list[Point]) -> str:
+    """Of a part: it stands for all of its networks."""
+    first, *others = (point.name for point in batch)
+    return f"{first}-with-{crc32(' '.join(others).encode()):08x}" if others else first
 
 
 def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:

@@ -45,13 +45,15 @@ def test_what_has_landed_is_not_computed_again(tmp_path):
         xr.testing.assert_identical(one, other)
 
 
-def test_another_study_in_the_folder_is_refused(tmp_path):
+def test_another_study_in_the_folder_is_refused_and_a_larger_one_goes_on(tmp_path):
     tasks = {"p0": partial(part, 0)}
     compute_parts(tasks, tmp_path, {"radius": 1}, progress=False)
     with pytest.raises(ValueError, match=r"other settings.*\n.*radius: 1 in the folder, 2 now"):
         compute_parts(tasks, tmp_path, {"radius": 2}, progress=False)
-    with pytest.raises(ValueError, match="parts: 1 in the folder, 2 now"):
-        compute_parts({**tasks, "p1": partial(part, 1)}, tmp_path, {"radius": 1}, progress=False)
+    computed = []
+    more = {"p0": partial(part, 0, computed), "p1": partial(part, 1, computed)}
+    assert len(compute_parts(more, tmp_path, {"radius": 1}, progress=False)) == 2
+    assert computed == [1]
 
 
 def test_workers_keep_the_precision(tmp_path):

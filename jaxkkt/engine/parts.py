@@ -22,11 +22,11 @@ def compute_parts(
     """What every task returns, in their order; `workers` at a time, one a core by default.
 
     Parts land in the folder `store` under their tasks' names as they end, as JSON: numbers become
-    float64 or int64, with the same values. The same call again computes those that are missing.
-    `configuration` is all that the parts depend on beside names and versions: ValueError where the
-    folder holds parts of another.
+    float64 or int64, with the same values. The same call again computes those that are missing,
+    and so does one with more tasks. A part may depend on its task's name, on `configuration` and on
+    versions and device: ValueError where the folder holds parts of others.
     """
-    saved = Store(store, {**configuration, **environment(), "parts": list(tasks)})
+    saved = Store(store, {**configuration, **environment()})
     saved.tidy()
     found = saved.load(tasks)
     mode = settings()
