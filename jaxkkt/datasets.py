@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.networks import Size, check_sizes
+from jaxkkt.networks import PRECISION, Size, check_sizes
 
 
 class Dataset(NamedTuple):
@@ -66,6 +66,26 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
     return Dataset(
         x=jnp.pad(data.x, ((0, samples - m), (0, dim - d))), y=jnp.pad(data.y, (0, samples - m))
     )
+
+
+def half_distances(
+    x: Float[Array | np.ndarray, "n d"],
+    y: Float[Array | np.ndarray, " n"],
+    others: Float[Array | np.ndarray, "m d"],
+    labels: Float[Array | np.ndarray, " m"],
+) -> Float[Array, " n"]:
+    """Half the distance from every point to the nearest of `others` with the opposite label.
+
+    min_j |x_i - others_j| / 2 over y_i labels_j < 0; inf where there is none. At perturbations of
+    this size no classifier is robust at both ends, whatever it is. Labels of 0 are padding.
+    Off by up to 1e-3 of the points' norms, by rounding in float32.
+    """
+    x, y, others, labels = map(jnp.asarray, (x, y, others, labels))
+    squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]
+    squared = squares - 2 * jnp.dot(x, others.T, precision=PRECISION)
+    opposite = y[:, None] * labels[None] < 0
+    nearest = jnp.min(jnp.where(opposite, squared, jnp.inf), axis=1)
+    return jnp.sqrt(jnp.maximum(nearest, 0)) / 2
 
 
 def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:

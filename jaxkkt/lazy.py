@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxkkt import optimizers
-from jaxkkt.arithmetic import ratio
+from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
 
@@ -21,7 +21,7 @@ NO_TARGET = -1e30
 
 def distances(params: Params, start: Params) -> Float[Array, " k"]:
     """|w_j - w_j,0| for every neuron."""
-    return jnp.linalg.norm(params.w - start.w, axis=1)
+    return lengths(params.w - start.w)
 
 
 def project(params: Params, start: Params, radius: float | Float[Array, ""]) -> Params:
@@ -30,7 +30,7 @@ def project(params: Params, start: Params, radius: float | Float[Array, ""]) -> 
     b and v stay as they are. Wang et al. (2022), Algorithm 1, line 11, for radius = C0 / sqrt(k).
     """
     moved = params.w - start.w
-    length = jnp.linalg.norm(moved, axis=1, keepdims=True)
+    length = lengths(moved)[:, None]
     inside = start.w + moved * ratio(jnp.asarray(radius, moved.dtype), length)
     return params._replace(w=jnp.where(length > radius, inside, params.w))
 

@@ -42,11 +42,12 @@ def fit(d: np.ndarray, values: np.ndarray) -> Fit | None:
     return Fit(line.slope, line.slope - reach, line.slope + reach)
 
 
-def claims_table(results: xr.Dataset, lines: str) -> str:
+def claims_table(results: xr.Dataset, lines: str, learnable: bool = True) -> str:
     """The claims as a Markdown table, and how many runs were left out of the means.
 
     `lines` is the dimension beside d: "width" or "ball". The words of the claims are the paper's,
-    the thresholds that make them testable ours: `TOLERANCE` for exponents.
+    the thresholds that make them testable ours: `TOLERANCE` for exponents. Unless the labels are
+    `learnable` test errors are no claim.
     """
     results = results.isel({name: 0 for name in ("samples",) if name in results.dims})
     rows = ["| claim of the paper | measured | |", "| --- | --- | --- |"]
@@ -65,7 +66,8 @@ def claims_table(results: xr.Dataset, lines: str) -> str:
             )
     if lines == "ball" and results.ball.size > 1:
         rows += [_grows(results, variable) for variable in EXPONENTS]
-    rows.append(_errors(results))
+    if learnable:
+        rows.append(_errors(results))
     return "\n".join([*rows, "", _counts(results)]) + "\n"
 
 
@@ -99,6 +101,10 @@ def thresholds_table(results: xr.Dataset, panel: str) -> str:
             f"| {text} | crosses 1/2 at {shown}; exponent {found.exponent:.2f} ({found.low:.2f} to "
             f"{found.high:.2f}), {constant:.1f}/sqrt({symbol}) | {_verdict(near)} |"
         )
+    if panel == "left":
+        reach = results.half_way.mean("seed")
+        shown = ", ".join(f"{float(reach.sel(d=d)):.3f} (d = {d})" for d in reach.d.values)
+        rows += ["", f"Half way to the nearest training image of the other class, median: {shown}."]
     clean = results.accuracy
     settled = int((results.status == AdversarialStatus.SETTLED).sum())
     rows += [

@@ -26,7 +26,7 @@ import xarray as xr
 from jaxtyping import Array, PRNGKeyArray
 
 import jaxkkt as jk
-from jaxkkt import plotting
+from jaxkkt import datasets, plotting
 from jaxkkt.adversarial import adversarial_training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import LANE_BYTES
@@ -246,10 +246,20 @@ def study(
         progress=progress,
     )
     results = xr.concat(parts, "point").set_index(point=axes).unstack("point")
+    if panel == "left":
+        runs = {(p.run.d, p.run.seed): p.run for p in points(panel, grid)}
+        reach = [[_half_way(runs[d, s]) for s in results.seed.values] for d in results.d.values]
+        results["half_way"] = (("d", "seed"), reach)
     fixed = (
         {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}
     )
     return results.assign_attrs({**fixed, "source": grid["source"], "samples": grid["samples"]})
+
+
+def _half_way(run: jk.Run) -> float:
+    """From a test image to the nearest training image of the other class, median."""
+    train, test = draw(run)[1], held_out(run)
+    return float(np.median(datasets.half_distances(*test, *train)))
 
 
 def _name(batch: list[Point]) -> str:
@@ -259,7 +269,10 @@ def _name(batch: list[Point]) -> str:
 
 
 def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
-    """Robust test accuracy as a map, with the paper's threshold."""
+    """Robust test accuracy as a map, with the paper's threshold.
+
+    Left also half way from a test image to the nearest training image of the other class.
+    """
     along, across = AXES[panel]
     constant = 5 if panel == "left" else 25
     with plt.style.context(plotting.STYLE):
@@ -281,6 +294,9 @@ def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
                 linestyle="--",
                 label=rf"${constant}/\sqrt{{{'d' if panel == 'left' else 'k'}}}$",
             )
+            if panel == "left":
+                half_way = results.half_way.mean("seed")
+                ax.plot(values, half_way, color="white", linestyle=":", label="half way")
             ax.set_title(title)
             ax.legend(loc="upper right", labelcolor="white")
         axes[0].set_ylabel(r"$|\delta|$" if panel == "left" else "$V$")

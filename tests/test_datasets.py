@@ -170,3 +170,15 @@ def test_the_unit_sphere_is_the_sphere_rescaled():
     np.testing.assert_allclose(np.linalg.norm(unit.x, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(unit.x * 5**0.5, x, rtol=1e-6)
     np.testing.assert_array_equal(unit.y, y)
+
+
+def test_half_distances_are_to_the_nearest_point_of_the_other_class():
+    x, y = datasets.gaussian(jax.random.key(0), 7, 5)
+    others, labels = datasets.sphere(jax.random.key(1), 9, 5)
+    padded = datasets.pad(datasets.Dataset(others, labels), 11, 5)
+    found = datasets.half_distances(x, y, *padded)
+    for i in range(7):
+        away = np.linalg.norm(np.asarray(others) - np.asarray(x)[i], axis=1)
+        expected = away[np.asarray(labels) == -float(y[i])].min() / 2
+        assert found[i] == pytest.approx(expected, rel=1e-4)
+    assert (datasets.half_distances(x, y, others, jnp.zeros(9)) == jnp.inf).all()

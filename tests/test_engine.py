@@ -119,8 +119,16 @@ class TestPlan:
         (bucket,) = plan(runs, FLOW, "gpu")
         assert 8 <= bucket.lanes <= 40
         assert buckets.streams(plan(runs, FLOW), jax.devices("cpu")) == min(40, buckets.cores())
-        huge = replace(plan(runs, FLOW)[0], samples=30_000, d=10_000, width=10_000)
-        assert buckets.streams([huge], jax.devices("cpu")) == 1
+        huge = plan(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)), FLOW)
+        assert buckets.streams(huge, jax.devices("cpu")) == 1
+
+    def test_a_ball_keeps_the_initial_weights_too(self):
+        (run,) = jk.grid(d=[8], samples=[50], width=[30], seed=[0], loss=["logistic"])
+        inside, free = (
+            plan([run], protocol)[0].lane_bytes
+            for protocol in (jk.lazy.lazy_flow(1.0), replace(jk.lazy.lazy_flow(1.0), ball=None))
+        )
+        assert inside - free == 4 * 8 * 30
 
     def test_mini_batches_and_full_batches_are_kept_apart(self):
         protocol = jk.paper_protocol(batch_size=10)

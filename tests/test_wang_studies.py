@@ -56,11 +56,12 @@ class TestFits:
                 for name in ("robust_accuracy", "robust_accuracy_normalized", "accuracy", "status")
             },
             coords={"d": d, "radius": radii, "seed": [0]},
-        )
+        ).assign(half_way=(("d", "seed"), np.full((3, 1), 0.25)))
         text = wang_claims.thresholds_table(table, "left")
         good = constant == 5 and exponent == -0.5
         assert text.count("| holds |") == (2 if good else 0)
         assert f"exponent {exponent:.2f}" in text
+        assert "other class, median: 0.250 (d = 25)" in text
 
 
 class TestSteps:

@@ -35,7 +35,7 @@ WAIT_AT_END = 0.15
 class Bucket:
     """Runs that share one compiled shape, padded to (samples, d, width); a stream has `lanes`.
 
-    A step sees `batch` of the samples.
+    A step sees `batch` of the samples, and a lane takes `lane_bytes` while it steps, in float32.
     """
 
     runs: tuple[Run, ...]
@@ -46,6 +46,7 @@ class Bucket:
     representation: Representation
     batch: int
     lanes: int
+    lane_bytes: int
 
     @property
     def padded_work(self) -> float:
@@ -67,8 +68,8 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """Memory of one stream's lanes while they step, in float32."""
-        return self.lanes * _lane_bytes(self.representation, self.samples, self.width, self.d)
+        """Memory of one stream's lanes."""
+        return self.lanes * self.lane_bytes
 
     def describe(self) -> str:
         return (
@@ -102,12 +103,14 @@ def plan(
             # The longest first: what is left at the end is short.
             mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
             m, d, k = shape.m, shape.d, shape.k
-            bytes_ = _lane_bytes(representation, m, k, d)
+            lane_bytes = _lane_bytes(representation, m, k, d, protocol.ball is not None)
             # A CPU's cores are filled by streams.
-            most = 1 if platform == "cpu" else LANE_BYTES[platform] // bytes_
+            most = 1 if platform == "cpu" else LANE_BYTES[platform] // lane_bytes
             lanes = _lanes(-(-len(mine) // device_count), most, _work(representation, m, k, d))
             batch = m if protocol.full_batch(m) else protocol.batch_size or m
-            buckets.append(Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes))
+            buckets.append(
+                Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes, lane_bytes)
+            )
     return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
@@ -179,14 +182,14 @@ def _work(representation: Representation, m: int, k: int, d: int) -> float:
     return flops + OPERATIONS_PER_ELEMENT * m * k
 
 
-def _lane_bytes(representation: Representation, m: int, k: int, d: int) -> int:
+def _lane_bytes(representation: Representation, m: int, k: int, d: int, ball: bool) -> int:
     # Gram: coefficients and preactivations with a gradient and a trace each, hidden outputs, and
-    # the Gram matrix. Otherwise: weights, gradient and trace, and preactivations, hidden outputs
-    # and a gradient.
+    # the Gram matrix. Otherwise: weights, gradient and trace, in a ball the initial weights too,
+    # and preactivations, hidden outputs and a gradient.
     if representation == "gram":
         return 4 * (7 * m * k + m * m)
     r = min(m, d) if representation == "span" else d
-    return 4 * (3 * k * r + 3 * m * k + m * r)
+    return 4 * ((3 + ball) * k * r + 3 * m * k + m * r)
 
 
 def _lanes(runs: int, most: int, work: float) -> int:
