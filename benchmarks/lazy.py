@@ -104,7 +104,7 @@ def training(epochs: int) -> dict[str, Any]:
         advance(epochs)
         each[d] = (time.perf_counter() - started) / epochs
         theirs += each[d] * float(results.epochs.sel(d=d).sum())
-    # Two products a step of the attack, and three an epoch of training on what it found.
+    # Two products a step of the attack, one to judge where it ended, two of training on that.
     n, k = grid["samples"], wang_robust.WIDTH
     products = (2 * STEPS + 3) * (results.epochs * results.d).sum() * n * k
     return {

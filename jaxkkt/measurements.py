@@ -101,8 +101,8 @@ def gradient_steps(bracket: float = 1.0, published: bool = False) -> Measurement
 
     Means are over the test points that are classified correctly and flipped by a step within the
     bracket; the others are counted. With `published` they are over all test points and of the eta
-    that the paper's published code finds, `perturbations.GradientSteps.published_eta`: 0 for
-    misclassified points, 5 where the bracket holds no flip. Wang et al. (2022), Section 5.1.
+    that the paper's published code finds, `perturbations.GradientSteps.published_eta`, for which
+    the bracket has to reach |eta| = 5. Wang et al. (2022), Section 5.1.
     """
 
     def measure(params: Params, test: Dataset, start: Params) -> dict[str, Array]:
@@ -168,7 +168,7 @@ _FLIP_ATTRIBUTES = {
 
 _STEP_ATTRIBUTES = {
     "step_eta": {
-        "long_name": "smallest gradient step |eta| that flips, mean over test points",
+        "long_name": "smallest gradient step |eta| that flips, mean over the points that count",
         "units": "units of input squared an output",
     },
     "step_gradient_norm": {

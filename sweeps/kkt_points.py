@@ -30,6 +30,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.parts import compute_parts
 from jaxkkt.engine.results import save
+from jaxkkt.engine.specs import unique
 from jaxkkt.networks import Params
 
 TRAINED = (-10.0, -30.0, jk.protocols.TARGET, -300.0, -1e3, -1e4, -1e5)
@@ -174,8 +175,17 @@ def study(runs: Sequence[jk.Run], kink_tolerance: float, store: Path, progress: 
         status, found = follow(run, kink_tolerance)
         return (xr.Dataset() if found is None else found).assign(status=int(status))
 
+    runs = unique(runs)
     tasks = {run.name: partial(one, run) for run in runs}
-    done = compute_parts(tasks, store, {"kink_tolerance": kink_tolerance}, progress=progress)
+    configuration = {
+        "kink_tolerance": kink_tolerance,
+        "trained": TRAINED,
+        "handed_over": HANDED_OVER,
+        "followed": FOLLOWED,
+        "step": STEP,
+        "polished": POLISHED,
+    }
+    done = compute_parts(tasks, store, configuration, progress=progress)
     reached = [part for part in done if "way" in part.dims]
     if not reached:
         ends = sorted({jk.Status(int(part.status)).name for part in done})

@@ -28,6 +28,8 @@ from jaxkkt.perturbations import gradient_steps, robust_accuracy, smallest_radii
 
 # Of |delta|, in units of 1/sqrt(d); the paper sees the drop of adversarial training at 5.
 RADII = (0.5, 1.0, 2.0, 3.0, 5.0)
+# Of |delta|, for |x| = 1.
+BRACKET = 4.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,8 +55,8 @@ def measured(run: jk.Run, ball: float) -> dict[str, float | np.ndarray]:
     start, data = draw(run)
     trained = jk.train(start, *data, lazy.lazy_flow(ball))
     x, y = (jnp.asarray(part) for part in held_out(run))
-    steps = gradient_steps(trained.params, x, bracket=4.0)
-    bracket = jnp.where(steps.size < 4, 1.1 * steps.size, 4.0)
+    steps = gradient_steps(trained.params, x, bracket=BRACKET)
+    bracket = jnp.where(steps.size < BRACKET, 1.1 * steps.size, BRACKET)
     radii = smallest_radii(trained.params, x, y, bracket)
     good = np.asarray(steps.needs_step(y) & jnp.isfinite(steps.size))
     at = jnp.asarray(RADII) / run.d**0.5
@@ -86,8 +88,8 @@ def study(
         here = xr.Dataset(arrays, coords={"radius": list(RADII)})
         return here.expand_dims({"ball": [ball], "d": [run.d], "seed": [run.seed]})
 
-    tasks = {f"{run.name}-C0={c0:g}": partial(one, run, c0) for run, c0 in product(runs, balls)}
-    done = compute_parts(tasks, store, {"radii": RADII}, progress=progress)
+    tasks = {f"{run.name}-C0={c0!r}": partial(one, run, c0) for run, c0 in product(runs, balls)}
+    done = compute_parts(tasks, store, {"radii": RADII, "bracket": BRACKET}, progress=progress)
     return xr.combine_by_coords(done)  # type: ignore[return-value]
 
 

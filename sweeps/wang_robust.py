@@ -5,8 +5,8 @@ one ball V = 10 / sqrt(k). Right: against the width k and the ball V, at one d a
 point is a network trained by Algorithm 1 on zeros against ones with |x| = 1 and attacked with the
 same |delta|, once as in the algorithm and once with normalized steps, which large margins do not
 stop. Leaves the panel (PNG and PDF), all accuracies in results-4-PANEL.nc, and the fitted
-thresholds beside the paper's in claims-4-PANEL.md. Run the same command again to go on after an
-interruption.
+thresholds beside the paper's in claims-4-PANEL.md, with "-published" after the names under that
+option. Run the same command again to go on after an interruption.
 """
 
 import argparse
@@ -98,7 +98,7 @@ class Point(NamedTuple):
     @property
     def name(self) -> str:
         run = self.run
-        return f"d{run.d}-k{run.width}-s{run.seed}-R{self.radius:g}-V{self.ball:g}"
+        return f"d{run.d}-k{run.width}-s{run.seed}-R{self.radius!r}-V{self.ball!r}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def points(panel: str, grid: dict[str, Any]) -> list[Point]:
-    """The networks of a panel, those that take longest first; ValueError for sizes below 0."""
+    """The networks of a panel, those that take longest first; ValueError for sizes up to 0."""
     for name in ("radius", "ball"):
         require_positive(**{name: grid.get(name, ())})
     dimensions, widths = (
@@ -147,9 +147,12 @@ def points(panel: str, grid: dict[str, Any]) -> list[Point]:
         initialization=("lazy",),
     )
     runs.sort(key=lambda run: -run.d * run.width)
-    if panel == "left":
-        return [Point(run, radius, C0 / WIDTH**0.5) for run in runs for radius in grid["radius"]]
-    return [Point(run, RADIUS, ball) for run in runs for ball in grid["ball"]]
+    found = (
+        [Point(run, radius, C0 / WIDTH**0.5) for run in runs for radius in grid["radius"]]
+        if panel == "left"
+        else [Point(run, RADIUS, ball) for run in runs for ball in grid["ball"]]
+    )
+    return list(dict.fromkeys(found))
 
 
 class Lane(NamedTuple):
@@ -238,10 +241,11 @@ def study(
             {name: ("point", [point.place[name] for point in batch]) for name in axes},
         )
 
+    configuration = {"source": grid["source"], "samples": grid["samples"], **training}
     parts = compute_parts(
         {_name(batch): partial(train, batch) for batch in batches},
         store,
-        {"source": grid["source"], "samples": grid["samples"], **training},
+        configuration,
         workers=None if platform == "cpu" else 1,
         progress=progress,
     )
@@ -253,7 +257,8 @@ def study(
     fixed = (
         {"width": WIDTH, "C0": C0} if panel == "left" else {"d": grid["right_d"], "radius": RADIUS}
     )
-    return results.assign_attrs({**fixed, "source": grid["source"], "samples": grid["samples"]})
+    configuration["judged_before_projecting"] = int(published)  # netCDF has no booleans
+    return results.assign_attrs({**fixed, **configuration})
 
 
 def _half_way(run: jk.Run) -> float:

@@ -169,7 +169,7 @@ def swept(
         table = jk.sweep(
             runs_of(figure, grid),
             protocol_of(protocol, figure, ball),
-            [jk.gradient_steps(published=published)],
+            [jk.gradient_steps(_bracket(published), published)],
             folder,
             bar,
         )
@@ -196,6 +196,11 @@ def drawn(results: xr.Dataset, figure: Figure, stem: Path) -> list[Path]:
         return plotting.save(canvas, stem)
 
 
+def _bracket(published: bool) -> float:
+    """Of |delta| / |x|: the published code searches up to |eta| = 5, however far that is."""
+    return 1e4 if published else 1.0
+
+
 def _suffix(published: bool) -> str:
     return "-published" if published else ""
 
@@ -203,14 +208,17 @@ def _suffix(published: bool) -> str:
 def histograms(
     grid: dict[str, Any], ball: float, protocol: str, published: bool, stem: Path
 ) -> list[Path]:
-    """Figure 7: all test images of one network, at the largest dimension and width."""
+    """Figure 7: the test points of one network, at the largest dimension and width.
+
+    Those that are classified correctly and flip; with `published` all.
+    """
     figure = FIGURES["7"]
     largest = {**grid, "d": (max(grid["d"]),), "width": (max(grid["width"]),), "seeds": 1}
     (run,) = runs_of(figure, largest)
     start, data = draw(run)
     trained = jk.train(start, *data, protocol_of(protocol, figure, ball), run.shuffle_key())
     x, y = held_out(run)
-    found = jk.perturbations.gradient_steps(trained.params, x)
+    found = jk.perturbations.gradient_steps(trained.params, x, _bracket(published))
     kept = np.asarray(found.needs_step(y) & (found.status == 0))
     eta = found.eta
     if published:

@@ -10,7 +10,7 @@ from cases import assert_close
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
-from jaxkkt.perturbations import StepStatus, gradient_steps, input_gradient
+from jaxkkt.perturbations import GradientSteps, StepStatus, gradient_steps, input_gradient
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
 
 
@@ -113,6 +113,24 @@ def test_misclassified_points_need_no_step(lazy):
     y = jnp.ones(20)
     assert (found.needs_step(y) == (networks.apply(params, x) > 0)).all()
     assert 0 < found.needs_step(y).sum() < 20
+
+
+def test_the_published_search_goes_by_thousandths_up_to_five():
+    eta = jnp.array([0.0123, 0.002, 7.0, jnp.inf, jnp.nan, 0.4, jnp.nan])
+    output = jnp.array([1.0, -2.0, 1.0, 1.0, 1.0, 1.0, jnp.nan])
+    steps = GradientSteps(output, eta, eta, eta, jnp.zeros(7, jnp.int32))
+    found = steps.published_eta(jnp.array([1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0]))
+    assert_close(found, jnp.array([0.013, 0.002, 5, 5, 5, 0, jnp.nan]), rtol=1e-6)
+
+
+def test_a_dip_is_found_where_newton_alone_would_pass_it():
+    # As the rays below, from x = 0 with f(0) = 1 and f'(0) = -1/10 on both sides.
+    w = jnp.array([0.0, 1.0, -1.0, 1.0, 1.0, 1.0])[:, None]
+    b = jnp.array([1.0, 0.0, 0.0, -0.3, -0.6, -1.2])
+    v = jnp.array([1.0, -0.1, 0.1, -5.0, 10.0, -20.0])
+    x = jnp.array([[0.01]])
+    found = gradient_steps(Params(w, b, v), x, bracket=300.0)
+    assert_close(found.size, [0.3 + 0.97 / 5.1 - 0.01], rtol=1e-4)
 
 
 def test_broken_points_have_a_status():

@@ -303,7 +303,7 @@ def test_numbers_that_are_not_positive_are_refused(bad):
 @pytest.mark.parametrize("bad", [0, -3])
 def test_growth_interval_must_be_positive(bad):
     with pytest.raises(
-        ValueError, match=f"every must be a whole number of steps, at least 1, got {bad:g}"
+        ValueError, match=f"every must be a whole number of steps, at least 1, got {bad}"
     ):
         optimizers.paper_schedule(every=bad)
 
@@ -317,7 +317,7 @@ def test_realized_share_must_be_a_share(bad):
 
 @pytest.mark.parametrize("bad", [1, 0, -1])
 def test_stages_must_be_a_count(bad):
-    with pytest.raises(ValueError, match=f"stages must be a whole number, at least 2, got {bad:g}"):
+    with pytest.raises(ValueError, match=f"stages must be a whole number, at least 2, got {bad}"):
         optimizers.log_loss_time(stages=bad)
 
 

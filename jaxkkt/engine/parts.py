@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 from tqdm import tqdm
 
-from jaxkkt.engine.devices import cores, environment, settings, using
+from jaxkkt.engine.devices import cores, device, environment, settings, using
 from jaxkkt.engine.store import Store
 
 
@@ -23,26 +23,27 @@ def compute_parts(
 
     Parts land in the folder `store` under their tasks' names as they end, as JSON: numbers become
     float64 or int64, with the same values. The same call again computes those that are missing,
-    and so does one with more tasks. A part may depend on its task's name, on `configuration` and on
-    versions and device: ValueError where the folder holds parts of others.
+    and so does one with more tasks; after an error or an interruption the parts under way end and
+    land first. A part may depend on its task's name, on `configuration` and on versions and device:
+    ValueError where the folder holds parts of others.
     """
     saved = Store(store, {**configuration, **environment()})
     saved.tidy()
     found = saved.load(tasks)
-    mode = settings()
+    mode, place = settings(), device()
 
-    def compute(task: Callable[[], xr.Dataset]) -> dict[str, Any]:
-        with using(mode):
-            return task().to_dict()
+    def compute(name: str) -> None:
+        with using(mode, place):
+            part = tasks[name]().to_dict()
+        saved.save(name, part)
+        found[name] = part
 
     bar = tqdm(total=len(tasks), initial=len(found), disable=not progress, unit="part")
     with bar, ThreadPoolExecutor(workers or cores()) as pool:
-        waiting = {pool.submit(compute, tasks[n]): n for n in tasks if n not in found}
+        missing = [name for name in tasks if name not in found]
         try:
-            for future in as_completed(waiting):
-                name = waiting[future]
-                found[name] = future.result()
-                saved.save(name, found[name])
+            for future in as_completed([pool.submit(compute, name) for name in missing]):
+                future.result()
                 bar.update()
         finally:
             pool.shutdown(cancel_futures=True)

@@ -28,13 +28,13 @@ class Store:
             differing = differences(json.loads(path.read_text()), settings)
             if differing:
                 raise ValueError(
-                    f"{self.folder} holds a sweep with other settings; give another folder, or the "
-                    "same settings to go on with it. What differs:\n  " + "\n  ".join(differing)
+                    f"{self.folder} holds rows of other settings; give another folder, or the "
+                    "same settings to go on with them. What differs:\n  " + "\n  ".join(differing)
                 )
         elif self._rows.exists() and any(self._rows.iterdir()):
             raise ValueError(
-                f"{self.folder} holds rows but no settings.json: not the folder of a sweep, or a "
-                "damaged one; give another folder"
+                f"{self.folder} holds rows but no settings.json: not the folder of a sweep or "
+                "study, or a damaged one; give another folder"
             )
         else:
             self._rows.mkdir(parents=True, exist_ok=True)

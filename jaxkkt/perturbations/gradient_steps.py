@@ -56,9 +56,11 @@ class GradientSteps(NamedTuple):
         """eta as the code published with Wang et al. (2022) counts it.
 
         The first multiple of 0.001 that flips, at most 5, and 0 for misclassified points; NaN where
-        the output is.
+        the output is. For steps that were searched up to |eta| = 5 or beyond: those that did not
+        flip count as 5.
         """
         stepped = jnp.minimum(PUBLISHED_STEP * jnp.ceil(self.eta / PUBLISHED_STEP), PUBLISHED_CAP)
+        stepped = jnp.where(jnp.isnan(stepped), PUBLISHED_CAP, stepped)  # no gradient
         eta = jnp.where(self.needs_step(y), stepped, 0)
         return jnp.where(jnp.isnan(self.output), jnp.nan, eta)
 
@@ -79,8 +81,9 @@ def gradient_steps(
     |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
 
     Cost: three products of n k d, and some ten passes over n k preactivations, a block of points at
-    a time; a sort of the k breakpoints only where the output bends so much that it may have been 0
-    before, or always under `jax.vmap`: use `jax.lax.map` over networks.
+    a time. A block's breakpoints are sorted where one of its points needs it, since the output
+    bends too much to tell or is near 0, and always under `jax.vmap`: use `jax.lax.map` over
+    networks.
     Raises ValueError for a bracket that is not positive and finite.
     Wang et al. (2022), Section 5.1.
     """

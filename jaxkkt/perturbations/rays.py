@@ -77,7 +77,7 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
 
 
-class _Walk(NamedTuple):
+class _Newton(NamedTuple):
     """Newton's method on every ray: where it is, and the sum there."""
 
     c: Float[Array, " n"]
@@ -105,8 +105,9 @@ def first_crossings(
     Without a sort: a dozen passes over the neurons, for rays that are nearly straight.
     """
     dot = partial(jnp.dot, precision=PRECISION)
-    both = jnp.stack([weight, jnp.abs(weight)], axis=1)
-    constant, growth = dot(jnp.abs(start), both[:, 1]), dot(jnp.abs(slope), both[:, 1])
+    absolute = jnp.abs(weight)
+    signed_and_absolute = jnp.stack([weight, absolute], axis=1)
+    constant, growth = dot(jnp.abs(start), absolute), dot(jnp.abs(slope), absolute)
 
     def tolerance(c: Array) -> Array:
         return 4 * jnp.finfo(start.dtype).eps * (constant + c * growth)
@@ -122,27 +123,29 @@ def first_crossings(
         zero = jnp.where(rise < 0, c - ratio(value, rise), brackets)
         return jnp.clip(zero, 0, brackets), rise
 
-    def step(walk: _Walk) -> _Walk:
-        c = jnp.where(walk.going, newton(walk.c, walk.value)[0], walk.c)
+    def step(state: _Newton) -> _Newton:
+        c = jnp.where(state.going, newton(state.c, state.value)[0], state.c)
         value = sums(c)
         free = (c >= brackets) & (value > 0)
-        going = walk.going & ~free & (jnp.abs(value) > tolerance(c))
-        return _Walk(c, value, going, walk.trips + 1)
+        going = state.going & ~free & (jnp.abs(value) > tolerance(c))
+        return _Newton(c, value, going, state.trips + 1)
 
-    value, absolute = dot(relu(start), both).T
+    value, unsigned = dot(relu(start), signed_and_absolute).T
     value = signs * value
-    walk = jax.lax.while_loop(
-        lambda walk: jnp.any(walk.going) & (walk.trips < TRIPS),
+    state = jax.lax.while_loop(
+        lambda state: jnp.any(state.going) & (state.trips < TRIPS),
         step,
-        _Walk(jnp.zeros_like(brackets), value, value > 0, jnp.zeros((), jnp.int32)),
+        _Newton(jnp.zeros_like(brackets), value, value > 0, jnp.zeros((), jnp.int32)),
     )
 
     # The tolerance is a bound: one more step comes as near as the sums are.
-    c, rise = newton(walk.c, walk.value)
-    tangent, size = dot(jnp.where(at(c) > 0, start, 0), both).T
-    low = (signs * tangent + size + value - absolute) / 2
-    beyond = c + 8 * tolerance(c) * ratio(jnp.ones_like(rise), jnp.abs(rise))
+    c, rise = newton(state.c, state.value)
+    tangent, unsigned_tangent = dot(jnp.where(at(c) > 0, start, 0), signed_and_absolute).T
+    low = (signs * tangent + unsigned_tangent + value - unsigned) / 2
     found = sums(c)
     past = (c >= brackets) & (found > tolerance(c))
-    crosses = (jnp.abs(found) <= tolerance(c)) & (sums(beyond) < -tolerance(beyond))
-    return jnp.where(past, jnp.inf, c), (low > tolerance(c)) & (past | crosses)
+    # Beyond what rounding may hide the sum is negative, and not far from c.
+    reach = ratio(8 * tolerance(c), jnp.abs(rise))
+    turns = (reach <= c) & (sums(c + reach) < -tolerance(c + reach))
+    crosses = (jnp.abs(found) <= tolerance(c)) & turns
+    return jnp.where(past, jnp.inf, c), (low > 8 * tolerance(c)) & (past | crosses)
