@@ -5,7 +5,8 @@ lazy ball, and finds for every test point the smallest gradient step that flips 
 |grad f| and |eta| against the dimension d, for several widths (Figures 2 and 5) or balls C0 (3 and
 6); 2 and 3 with pixels as they are and biases, 5 and 6 with |x| = 1 and none; 7 their histograms.
 Leaves the panels (PNG and PDF), every run in results-FIGURE.nc, and the fitted exponents beside the
-paper's claims in claims-FIGURE.md. Run the same command again to go on after an interruption.
+paper's claims in claims-FIGURE.md; names end in "-sgd" or "-published" under those options. Run the
+same command again to go on after an interruption.
 """
 
 import argparse
@@ -164,8 +165,8 @@ def swept(
     """All runs of a figure, over ball, d, width and seed."""
     tables = []
     for ball in balls:
-        setting = f"{figure.setting} C0={ball:g} {protocol} {figure.lines}"
-        folder = out / (setting + _suffix(published)).replace(" ", "-")
+        setting = f"{figure.setting} C0={ball:g} {figure.lines}"
+        folder = out / (setting + _suffix(protocol, published)).replace(" ", "-")
         table = jk.sweep(
             runs_of(figure, grid),
             protocol_of(protocol, figure, ball),
@@ -201,8 +202,9 @@ def _bracket(published: bool) -> float:
     return 1e4 if published else 1.0
 
 
-def _suffix(published: bool) -> str:
-    return "-published" if published else ""
+def _suffix(protocol: str, published: bool) -> str:
+    """Of the files' names, so that no setting writes over another's."""
+    return ("" if protocol == "flow" else f"-{protocol}") + ("-published" if published else "")
 
 
 def histograms(
@@ -259,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"figure {name}, each of {len(balls)} balls:\n{planned.describe()}")
                 continue
             out.mkdir(parents=True, exist_ok=True)
-            suffix = _suffix(options.published)
+            suffix = _suffix(options.protocol, options.published)
             stem = out / f"figure{name}{suffix}"
             if name == "7":
                 paths = histograms(grid, balls[0], options.protocol, options.published, stem)
