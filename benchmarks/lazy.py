@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--images", type=int, default=20, help="that the loop searches")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=5, help="of the loop, at every dimension, before and after")
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="of the loop, at every dimension, before and after"
+    )
     parser.add_argument("--name", default="lazy", help="of the record (default: lazy)")
     return parser
 
