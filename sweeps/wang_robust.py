@@ -24,6 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, PRNGKeyArray
+from matplotlib.patheffects import withStroke
 
 import jaxkkt as jk
 from jaxkkt import datasets, plotting
@@ -68,6 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 WIDTH, RADIUS = 1000, 0.2
+# White lines on light and dark.
+OUTLINE = [withStroke(linewidth=3, foreground="black")]
 # What the panels vary.
 AXES = {"left": ("d", "radius"), "right": ("width", "ball")}
 # Options that replace a preset's value.
@@ -292,18 +295,14 @@ def drawn(results: xr.Dataset, panel: str, stem: Path) -> list[Path]:
         ):
             plotting.accuracy_map(ax, results[name].mean("seed"), along, across)
             values = np.asarray(results[along], float)
-            ax.plot(
-                values,
-                constant / np.sqrt(values),
-                color="white",
-                linestyle="--",
-                label=rf"${constant}/\sqrt{{{'d' if panel == 'left' else 'k'}}}$",
-            )
+            claimed = rf"${constant}/\sqrt{{{'d' if panel == 'left' else 'k'}}}$"
+            lines = [(constant / np.sqrt(values), "--", claimed)]
             if panel == "left":
-                half_way = results.half_way.mean("seed")
-                ax.plot(values, half_way, color="white", linestyle=":", label="half way")
+                lines.append((results.half_way.mean("seed"), ":", "half way"))
+            for line, linestyle, label in lines:
+                ax.plot(values, line, linestyle, color="white", label=label, path_effects=OUTLINE)
             ax.set_title(title)
-            ax.legend(loc="upper right", labelcolor="white")
+            ax.legend(loc="upper right", labelcolor="white", frameon=True, facecolor="black")
         axes[0].set_ylabel(r"$|\delta|$" if panel == "left" else "$V$")
         return plotting.save(figure, stem)
 
