@@ -172,8 +172,8 @@ def test_crossings_that_are_certain_are_the_first(bend):
     value = signs * (jnp.maximum(start, 0) @ weight)
     signs = jnp.where(value < 0, -signs, signs)
     rays = Ray(start, slope, signs[:, None] * weight[None])
-    expected = jax.vmap(first_flip)(rays, jnp.zeros(n), jnp.full(n, bracket))[0]
-    found, certain = first_crossings(start, slope, weight, signs, jnp.full(n, bracket))
+    expected = jax.jit(jax.vmap(first_flip))(rays, jnp.zeros(n), jnp.full(n, bracket))[0]
+    found, certain = jax.jit(first_crossings)(start, slope, weight, signs, jnp.full(n, bracket))
     certain = np.asarray(certain)
     assert np.isfinite(expected[certain]).sum() > 20
     assert np.isinf(expected[certain]).sum() > 20
@@ -189,10 +189,10 @@ def test_a_dip_before_the_zero_that_newton_finds_is_not_overlooked():
     # and from 1.358 on, where Newton's method ends.
     neurons = [(1, 0, 1), (0, 1, -0.1), (-0.3, 1, -5), (-0.6, 1, 10), (-1.2, 1, -20)]
     start, slope, weight = (jnp.array(column, jnp.float32) for column in zip(*neurons, strict=True))
-    found, certain = first_crossings(
+    found, certain = jax.jit(first_crossings)(
         start[None], slope[None], weight, jnp.ones(1), jnp.full(1, 3.0)
     )
     assert_close(found, [1.2 + 2.38 / 15.1], rtol=1e-4)
     assert not certain[0]
-    exact = first_flip(Ray(start, slope, weight), jnp.zeros(()), jnp.array(3.0))
+    exact = jax.jit(first_flip)(Ray(start, slope, weight), jnp.zeros(()), jnp.array(3.0))
     assert_close(exact, (0.3 + 0.97 / 5.1, 0.6 + 0.56 / 4.9), rtol=1e-5)

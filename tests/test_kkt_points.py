@@ -10,6 +10,7 @@ from jaxkkt.engine.draws import draw
 from sweeps import kkt_points
 
 
+@pytest.mark.slow
 def test_sweeps_record_the_certificate_of_every_run():
     runs = jk.grid(d=[6, 9], samples=[5], width=[8], seed=range(3))
     table = jk.sweep(runs, progress=False)  # streams that certify at once must not lock up

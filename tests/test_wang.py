@@ -81,6 +81,7 @@ def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
     assert not difference.assumed  # 40^2.4 is 7,000
 
 
+@pytest.mark.slow
 def test_the_gradient_bound_says_something_in_high_dimension():
     k, d = 30_000, 3000
     start = networks.lazy(jax.random.key(0), k, d)
