@@ -62,7 +62,8 @@ def whole():
 
 
 class TestDevices:
-    @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("count", [2, 4])
     def test_bits_do_not_depend_on_their_number(self, count):
         alone = sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)))
         out = subprocess.run(

@@ -124,6 +124,7 @@ def test_the_result_is_scaled_and_its_parts_agree():
     np.testing.assert_allclose(scale, s, rtol=np.log(6) / s)
 
 
+@pytest.mark.slow
 def test_float32_reaches_levels_that_no_float_holds():
     params, data = trained()
     levels = (-1e5, -1e30, -1e100)

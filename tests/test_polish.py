@@ -298,6 +298,7 @@ def test_inputs_rotated_with_the_weights(wide):
     np.testing.assert_allclose(got.params.w @ turn.T, wide.polished.params.w, atol=ROOT)
 
 
+@pytest.mark.slow
 def test_padded_and_vmapped_equals_looped(cases):
     """Lanes of two sizes, padded in samples, neurons and coordinates, and two that fail."""
     both = [cases(name) for name in SIZES]
