@@ -2,9 +2,9 @@
 
 Flip search: exact gradient steps of all test images, and the published code's search in steps of
 0.001, image by image; and what the three products of the exact search take at the rate of large
-ones. Adversarial training: the whole quick grid of `sweeps.wang_robust`, panel
-left, with its compilation and attacks on test images, against what the same epochs take in a
-PyTorch loop, which is timed for a few epochs at every dimension. Writes results/lazy.json.
+ones. Adversarial training: the whole quick grid of `sweeps.wang_robust`, panel left, with its
+compilation and attacks on test images, against what the same epochs take in a PyTorch loop, which
+is timed for a few epochs at every dimension. Writes results/lazy.json.
 """
 
 import argparse

@@ -71,6 +71,8 @@ class TestSteps:
         assert (table.status == jk.Status.LEFT_BALL).all()
         assert table.step_eta.attrs["units"]
         assert "| the gradient ~ d^(1/2), k = 20 | exponent" in (out / "claims-5.md").read_text()
+        assert "test error below 1%" in wang_claims.claims_table(table, "width")
+        assert "test error" not in wang_claims.claims_table(table, "width", learnable=False)
         for name in ("figure5", "figure7"):
             assert (out / f"{name}.png").stat().st_size > 5000
 
@@ -169,7 +171,9 @@ class TestRobust:
         for name in alone.data_vars:
             np.testing.assert_allclose(together[name], alone[name], atol=2.1 / 72)
 
-    def test_leaves_a_panel_and_its_claims(self, tmp_path, capsys):
+    def test_leaves_a_panel_and_its_claims_and_goes_on_from_its_parts(
+        self, tmp_path, capsys, monkeypatch
+    ):
         arguments = ["--d", "16", "25", "--radius", "0.02", "0.9", "--samples", "64"]
         settings = ["--seeds", "1", "--epochs", "2", "--quiet", "--out", str(tmp_path)]
         assert wang_robust.main([*arguments, *settings]) == 0
@@ -179,6 +183,17 @@ class TestRobust:
         assert (table.robust_accuracy.isel(radius=0) >= table.robust_accuracy.isel(radius=1)).all()
         assert (table.robust_accuracy <= table.accuracy).all()
         assert (tmp_path / "figure4-left.png").stat().st_size > 5000
+
+        (part, *others) = (tmp_path / "parts-4-left" / "rows").iterdir()
+        assert len(others) == 3
+        part.unlink()
+        trained, measured = [], wang_robust.measured
+        monkeypatch.setattr(
+            wang_robust, "measured", lambda *a, **b: trained.append(a) or measured(*a, **b)
+        )
+        assert wang_robust.main([*arguments, *settings]) == 0
+        assert len(trained) == 1
+        xr.testing.assert_identical(xr.load_dataset(tmp_path / "results-4-left.nc"), table)
 
     def test_bad_input_is_told(self, tmp_path, capsys):
         arguments = ["--radius", "0", "--d", "16", "--samples", "64", "--seeds", "1", "--quiet"]
