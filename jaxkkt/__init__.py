@@ -18,40 +18,61 @@ from jaxkkt import (
     plotting,
     protocols,
     representations,
+    specs,
     theory,
     training,
 )
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import Run, grid, landed, plan_sweep, summarize, sweep
-from jaxkkt.measurements import Measurement, certificates, flips, gradient_steps
+from jaxkkt.engine import landed, load_network, plan_sweep, summarize, sweep
+from jaxkkt.measurements import Certificates, Flips, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+from jaxkkt.specs import data, initializations
+from jaxkkt.specs.base import Count, Number, Spec, from_json
+from jaxkkt.specs.grid import grid
+from jaxkkt.specs.networks import ReLU2
+from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
+from jaxkkt.specs.run import Curve, Run
 from jaxkkt.training import Status, train, train_through
 
 __all__ = [
+    "Certificates",
+    "Count",
+    "Curve",
     "Dataset",
+    "Descent",
+    "Flips",
+    "Flow",
     "Measurement",
+    "Number",
+    "Optimizer",
+    "PaperSchedule",
     "Params",
     "Protocol",
+    "ReLU2",
     "Run",
+    "Spec",
     "Status",
+    "StepFlips",
     "__version__",
     "adversarial",
-    "certificates",
+    "data",
     "datasets",
     "engine",
-    "flips",
     "flow_protocol",
-    "gradient_steps",
+    "from_json",
     "grid",
     "images",
+    "initializations",
     "kkt",
     "landed",
     "lazy",
+    "load_network",
     "losses",
     "measurements",
     "networks",
+    "optimizer",
     "optimizers",
     "paper_protocol",
     "perturbations",
@@ -59,6 +80,7 @@ __all__ = [
     "plotting",
     "protocols",
     "representations",
+    "specs",
     "summarize",
     "sweep",
     "theory",

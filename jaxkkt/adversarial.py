@@ -1,5 +1,6 @@
 """Adversarial training in the lazy ball: Algorithm 1 of Wang et al. (2022)."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,11 +12,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import datasets, networks
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
-from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.networks import Params, value_and_pullback
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_precision
 
 
 class AdversarialStatus(Outcome):
@@ -57,10 +58,10 @@ class _State(NamedTuple):
 
 def adversarial_training(
     params: Params,
-    x: Float[Array | np.ndarray, "n d"],
-    y: Float[Array | np.ndarray, " n"],
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
     radius: float | Float[Array, ""],
-    ball: float | Float[Array, ""],
+    weight_radius: float | Float[Array, ""],
     key: PRNGKeyArray,
     *,
     biases: bool = False,
@@ -72,38 +73,42 @@ def adversarial_training(
     normalized: bool = False,
     judged_before_projecting: bool = False,
 ) -> AdversariallyTrained:
-    """Descent on points moved by `pgd` within `radius`, projected onto the ball after each epoch.
+    """Descent on points moved by `pgd` within `radius`, projected onto a ball after each epoch.
 
     An epoch attacks all points, takes floor(n / batch_size) steps of learning_rate times the
     gradient of the logistic loss summed over a batch of the moved points, and projects every w_j
-    onto the ball of radius `ball` = C0 / sqrt(k) around its start, that of `params`. Training stops
-    when robust training accuracy has not risen for `patience` epochs, or after `epochs`; below an
-    accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first no point is robust
-    and accuracy stands still. The accuracy is that of projected networks; with
+    onto the ball of radius V = `weight_radius` around its start, that of `params`. The lazy ball
+    has V = C0 / sqrt(k). `radius` is a distance of inputs, V one of weights.
+
+    Training stops when robust training accuracy has not risen for `patience` epochs, or after
+    `epochs`. Below an accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first
+    no point is robust and accuracy stands still. The accuracy is that of projected networks; with
     `judged_before_projecting`, as in the code that was published with the paper, that of the
     network before its projection, for one more attack an epoch. The paper states neither batch_size
     nor patience. v is fixed, and b unless `biases`.
 
-    Under `jax.vmap` over networks, radii, balls or keys a batch trains until its last lane stops.
+    Under `jax.vmap` over networks, both radii or keys a batch trains until its last lane stops.
     Raises ValueError for data or parameters that do not fit, and numbers that are out of range.
     Wang et al. (2022), Algorithm 1.
     """
-    datasets.validate(x, y)
-    networks.check_parameters(params, x.shape[1])
-    require_positive(radius=radius, ball=ball, learning_rate=learning_rate)
+    data = datasets.validate(x, y)
+    networks.check_parameters(params, data.x.shape[1])
+    require_precision(**params._asdict(), x=data.x)
+    require_positive(radius=radius, weight_radius=weight_radius, learning_rate=learning_rate)
     for name, count in (("epochs", epochs), ("patience", patience), ("attack_steps", attack_steps)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
-    if not 1 <= batch_size <= x.shape[0]:
-        raise ValueError(f"batch_size must be from 1 to the {x.shape[0]} samples, got {batch_size}")
+    n = data.y.shape[0]
+    if not 1 <= batch_size <= n:
+        raise ValueError(f"batch_size must be from 1 to the {n} samples, got {batch_size}")
     return _train(
         params,
-        Dataset(jnp.asarray(x), jnp.asarray(y)),
+        data,
         jnp.asarray(radius, params.w.dtype),
-        jnp.asarray(ball, params.w.dtype),
+        jnp.asarray(weight_radius, params.w.dtype),
         key,
         jnp.asarray(learning_rate, params.w.dtype),
-        jnp.asarray([epochs, patience, attack_steps]),
+        jnp.asarray([epochs, patience, attack_steps], jnp.int32),
         batch_size,
         biases,
         normalized,
@@ -119,7 +124,7 @@ def _train(
     start: Params,
     data: Dataset,
     radius: Array,
-    ball: Array,
+    weight_radius: Array,
     key: PRNGKeyArray,
     learning_rate: Array,
     counts: Array,
@@ -135,7 +140,7 @@ def _train(
     def attacked(params: Params) -> tuple[Array, Array, Array]:
         found = pgd(params, x, y, radius, attack_steps, normalized)
         loss = jnp.mean(jax.nn.softplus(-found.margins))
-        return found.last, jnp.mean(found.margins > 0), loss
+        return found.last, jnp.mean(found.margins > 0, dtype=x.dtype), loss
 
     def epoch(state: _State) -> _State:
         moved, accuracy, loss = attacked(state.params)
@@ -149,7 +154,7 @@ def _train(
         if judged_before_projecting:
             _, accuracy, loss = attacked(params)
         finite = jnp.isfinite(networks.squared_norm(params)) & jnp.isfinite(loss)
-        params = project(params, start, ball)
+        params = project(params, start, weight_radius)
 
         falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))
         rose = (accuracy > state.best) | falling
@@ -182,9 +187,6 @@ def _train(
 
 def _descend(params: Params, x: Array, y: Array, learning_rate: Array, biases: bool) -> Params:
     """One step on the logistic loss summed over the points."""
-    pre = preactivations(params, x)
-    margins = y * jnp.dot(relu(pre), params.v, precision=PRECISION)
-    pull = learning_rate * y * jax.nn.sigmoid(-margins)
-    on_pre = jnp.where(pre > 0, pull[:, None] * params.v[None], 0)
-    w = params.w + jnp.dot(on_pre.T, x, precision=PRECISION)
-    return Params(w, params.b + on_pre.sum(axis=0) if biases else params.b, params.v)
+    outputs, pullback = value_and_pullback(params, x)
+    step = pullback(learning_rate * y * jax.nn.sigmoid(-y * outputs))
+    return Params(params.w + step.w, params.b + step.b if biases else params.b, params.v)

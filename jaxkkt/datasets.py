@@ -1,5 +1,6 @@
 """Random labelled points, and the checks that every dataset passes before it is trained on."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.networks import PRECISION, Size, check_sizes
+from jaxkkt.requirements import as_arrays, as_samples, require_precision
 
 
 class Dataset(NamedTuple):
@@ -69,18 +71,20 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
 
 
 def half_distances(
-    x: Float[Array | np.ndarray, "n d"],
-    y: Float[Array | np.ndarray, " n"],
-    others: Float[Array | np.ndarray, "m d"],
-    labels: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
+    others: Float[Array | np.ndarray, "m d"] | Sequence,
+    labels: Float[Array | np.ndarray, " m"] | Sequence,
 ) -> Float[Array, " n"]:
     """Half the distance from every point to the nearest of `others` with the opposite label.
 
     min_j |x_i - others_j| / 2 over y_i labels_j < 0; inf where there is none. At perturbations of
-    this size no classifier is robust at both ends, whatever it is. Labels of 0 are padding.
-    Off by up to 1e-3 of the points' norms, by rounding in float32.
+    this size no classifier is robust at both ends, whatever it is. Padding is a zero row with the
+    label 0. Off by up to 1e-3 of the points' norms, by rounding in float32.
+    Raises ValueError for other labels, and unless all hold floating-point numbers of one precision.
     """
-    x, y, others, labels = map(jnp.asarray, (x, y, others, labels))
+    x, y = as_samples(x=x, y=y)
+    others, labels = as_samples(x.dtype, x=others, y=labels)
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]
     squared = squares - 2 * jnp.dot(x, others.T, precision=PRECISION)
     opposite = y[:, None] * labels[None] < 0
@@ -88,12 +92,17 @@ def half_distances(
     return jnp.sqrt(jnp.maximum(nearest, 0)) / 2
 
 
-def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
-    """Raises ValueError unless x is (m, d) and finite and y is (m,) with both labels -1 and 1.
+def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence) -> Dataset:
+    """The data as JAX arrays; ValueError unless x is (m, d) and finite, y (m,) with both -1 and 1.
 
-    float64 arrays are refused while JAX would round them to float32 without saying so. Of traced
-    arrays, under `jit` and `vmap`, only the shapes can be checked.
+    x and y must hold floating-point numbers of one precision. float64 arrays are refused while JAX
+    would round them to float32 without saying so. Lists of numbers take the precision of the other
+    argument, or JAX's default. Of traced arrays, under `jit` and `vmap`, only shapes and precision
+    are checked.
     """
+    given = {"x": x, "y": y}
+    require_precision(**{n: a for n, a in given.items() if not isinstance(a, list | tuple)})
+    arrays = Dataset(*as_arrays(**given))
     if np.ndim(x) != 2:
         raise ValueError(f"x must have the shape (samples, dimension), got {np.shape(x)}")
     m, d = np.shape(x)
@@ -102,21 +111,13 @@ def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
     if np.shape(y) != (m,):
         raise ValueError(f"y must have one label per sample, shape ({m},), got {np.shape(y)}")
     if any(isinstance(array, jax.core.Tracer) for array in (x, y)):
-        return
-    for name, array in (("x", x), ("y", y)):
-        if not np.issubdtype(array.dtype, np.floating):
-            raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
-        if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
-            raise ValueError(
-                f"{name} is float64, which JAX would round to float32: pass float32, or call "
-                "jax.config.update('jax_enable_x64', True) first"
-            )
+        return arrays
     bad_rows = np.flatnonzero(~np.isfinite(np.asarray(x)).all(axis=1))
     if bad_rows.size:
         raise ValueError(
             f"x must be finite, but {bad_rows.size} rows hold NaN or inf, first row {bad_rows[0]}"
         )
-    labels = set(np.unique(np.asarray(y)).tolist())
+    labels = set(np.unique(np.asarray(y, float)).tolist())
     if not labels <= {-1.0, 1.0}:
         raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}")
     if len(labels) < 2:
@@ -124,6 +125,7 @@ def validate(x: np.ndarray | Array, y: np.ndarray | Array) -> None:
             f"both labels must occur, but every sample has y = {labels.pop():g}: the max-margin "
             "problem and its theorems ask for two classes"
         )
+    return arrays
 
 
 def _draw(

@@ -8,8 +8,7 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,19 +212,9 @@ def _find(folder: Path, name: str) -> Path:
     )
 
 
-def _mnist_of_the_environment(d: int, **settings: bool) -> Images:
+def mnist_folder() -> str:
+    """The folder that the environment variable JAXKKT_MNIST names; ValueError where it is unset."""
     folder = os.environ.get("JAXKKT_MNIST")
     if not folder:
         raise ValueError("set the environment variable JAXKKT_MNIST to the folder of MNIST's files")
-    return mnist(folder, d, **settings)
-
-
-# What runs may name as their data; each is read and resampled once.
-SOURCES: dict[str, Callable[[int], Images]] = {
-    f"{name}{' upsampled' if upsample else ''}{' normalized' if normalized else ''}": cache(
-        partial(source, upsample=upsample, normalized=normalized)
-    )
-    for name, source in (("digits", digits), ("mnist", _mnist_of_the_environment))
-    for upsample in (False, True)
-    for normalized in (False, True)
-}
+    return folder

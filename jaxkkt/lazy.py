@@ -5,37 +5,49 @@ its initialization is `networks.lazy`. The lazy ball asks of every neuron j that
 |w_j - w_j,0| <= C0 / sqrt(k) = C0 |v_j|. Wang et al. (2022), Definition 2.1.
 """
 
-from functools import cache
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxkkt import optimizers
 from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.networks import Params
+from jaxkkt.networks import Params, checked
 from jaxkkt.protocols import Protocol
+from jaxkkt.specs.optimizers import Descent, Flow
+from jaxkkt.requirements import require_precision
 
 # Below what any network in a ball of sensible size reaches: the ball ends the run.
 NO_TARGET = -1e30
 
 
 def distances(params: Params, start: Params) -> Float[Array, " k"]:
-    """|w_j - w_j,0| for every neuron."""
-    return lengths(params.w - start.w)
+    """|w_j - w_j,0| for every neuron. Raises ValueError for networks that do not fit together."""
+    return lengths(_moved(params, start))
 
 
-def project(params: Params, start: Params, radius: float | Float[Array, ""]) -> Params:
-    """The nearest network with |w_j - w_j,0| <= radius for every j: each w_j on its own.
+def project(params: Params, start: Params, weight_radius: float | Float[Array, ""]) -> Params:
+    """The nearest network with |w_j - w_j,0| <= V = `weight_radius` for every j, each on its own.
 
-    b and v stay as they are. Wang et al. (2022), Algorithm 1, line 11, for radius = C0 / sqrt(k).
+    b and v stay as they are. Raises ValueError for networks that do not fit together.
+    Wang et al. (2022), Algorithm 1, line 11, for V = C0 / sqrt(k).
     """
-    moved = params.w - start.w
+    moved = _moved(params, start)
     length = lengths(moved)[:, None]
-    inside = start.w + moved * ratio(jnp.asarray(radius, moved.dtype), length)
-    return params._replace(w=jnp.where(length > radius, inside, params.w))
+    largest = jnp.asarray(weight_radius, moved.dtype)
+    inside = start.w + moved * ratio(largest, length)
+    return params._replace(w=jnp.where(length > largest, inside, params.w))
 
 
-@cache
+def _moved(params: Params, start: Params) -> Float[Array, "k d"]:
+    """w - w_0."""
+    params, start = checked(params), checked(start)
+    require_precision(w=params.w, start=start.w)
+    if params.w.shape != start.w.shape:
+        raise ValueError(
+            f"a network and its start must have the same shape, got w {params.w.shape} and "
+            f"{start.w.shape}"
+        )
+    return params.w - start.w
+
+
 def lazy_flow(
     ball: float = 10.0, biases: bool = False, delta: float = 0.02, max_steps: int = 20_000
 ) -> Protocol:
@@ -46,18 +58,16 @@ def lazy_flow(
     slows down as the loss fades. The last step inside ends within a step of the edge.
     """
     return Protocol(
-        optimizers.log_loss_time(delta),
+        Flow(delta=delta),
         loss="logistic",
         trained=_trained(biases),
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
         expected_steps=150,
-        name=f"lazy flow(ball={ball:g}, biases={biases}, delta={delta:g})",
     )
 
 
-@cache
 def lazy_sgd(
     ball: float = 10.0,
     biases: bool = False,
@@ -71,7 +81,7 @@ def lazy_sgd(
     nor how long they wait for a network that stays in its ball: that is STEP_CAP here.
     """
     return Protocol(
-        optimizers.loss_scaled(learning_rate, reduction="mean"),
+        Descent(learning_rate=learning_rate, reduction="mean"),
         loss="logistic",
         batch_size=batch_size,
         trained=_trained(biases),
@@ -79,8 +89,6 @@ def lazy_sgd(
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
         expected_steps=max_steps // 2,
-        name=f"lazy sgd(ball={ball:g}, biases={biases}, learning_rate={learning_rate:g}, "
-        f"batch_size={batch_size}, max_steps={max_steps})",
     )
 
 

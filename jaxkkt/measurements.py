@@ -1,56 +1,203 @@
-"""What is recorded of a trained network: pure functions of (params, data) with named results."""
+"""What is recorded of a trained network. A measurement is a spec, or a function of your own.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+An own measurement is a function of what it needs, by name, that returns a number, an array, or a
+dictionary of them:
 
+    def dead_share(params, data):
+        inside = jk.networks.preactivations(params, data.x) > 0
+        return {"dead_share": 1 - inside.any(axis=0).mean()}
+
+`params` are the trained parameters and `data` the samples that the run trained on, both at their
+own size. `test` are points of the same source that it did not train on, `start` its parameters
+before the first step. Where it has numbers of its own, it is a subclass of `Measurement`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import kkt, lazy, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
+from jaxkkt.perturbations import ExactFlips
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Number, Spec, described
+
+# What a measurement may ask for, by the names of its parameters.
+NEEDS = ("params", "data", "test", "start", "curve")
+# Samples on the margin at which `Flips` looks, and the shares of them that it asks to be flipped.
+SLACKS = (1.05, 1.1, 1.15, 1.2)
+SHARES = {"half": 0.5, "90": 0.9, "99": 0.99}
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A named function (params, *needs) -> scalars, with the units and meaning of each.
+class Measurement(Spec):
+    """A function of a trained network, with numbers of its own as fields:
 
-    `needs` names what it is called with after the trained parameters: "data" are the samples that
-    the run trained on, "test" others from the same source, "start" its initial parameters. Samples
-    with y = 0 are padding and must not count. `attributes` become the attributes of the variables
-    in the results. `name` stands for the measurement and its settings in records.
+        class Flipped(jk.Measurement):
+            size: jk.Number = 1.0
+
+            def measure(self, params, data):
+                moved = data.x - self.size * data.y[:, None] * some_direction
+                return {"flipped": (jk.networks.margins(params, moved, data.y) < 0).mean()}
+
+    `measure` is compiled. It gets what its parameters name, each at the run's own size. What it
+    returns, a number, an array or a dictionary of them, becomes variables of the results; an array
+    has dimensions of its own, NaN where those of another run are longer.
     """
 
-    name: str
-    function: Callable[..., dict[str, Array]]
-    attributes: Mapping[str, Mapping[str, str]]
-    needs: tuple[Literal["data", "test", "start"], ...] = ("data",)
+    # Whether `measure` knows that samples with y = 0, and neurons and coordinates of zeros, are
+    # padding. It then gets arrays of few round sizes: runs of all sizes share one program.
+    padded: ClassVar[bool] = False
+    # Whether `measure` runs as it is, on the host, instead of being compiled. It may then ask for
+    # `curve`, too: the parameters at the moments of the run's curve, stacked.
+    on_host: ClassVar[bool] = False
+
+    def measure(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        """Attributes of the variables in the results: `long_name`, `units`."""
+        return {}
+
+    def needs(self) -> tuple[str, ...]:
+        """What `measure` asks for; ValueError where that is not among `NEEDS`."""
+        return _needs(self.called(), self.label)
+
+    def called(self) -> Callable[..., Any]:
+        return self.measure
+
+    def computations(
+        self, *, samples: int = 4, d: int = 3, width: int = 5, tests: int = 6, **_: int
+    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        def spec(*shape: int) -> Any:
+            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+
+        params = Params(spec(width, d), spec(width), spec(width))
+        known = {"params": params, "start": params}
+        known["data"], known["test"] = (Dataset(spec(n, d), spec(n)) for n in (samples, tests))
+        asked = [known[name] for name in self.needs()]
+        yield lambda here, *args: measured(here, *args), (self, *asked)
 
 
-@cache
-def flips(slack: float = 1.1) -> Measurement:
-    """Samples on the margin, and the smallest size at which the universal direction flips them.
+class Function(Measurement):
+    """An own function as a measurement; its name is that of the one number that it returns."""
+
+    function: Callable[..., Any] = described(None, "own function", shown=False)
+
+    @property
+    def label(self) -> str:
+        return str(getattr(self.function, "__name__", "function"))
+
+    def called(self) -> Callable[..., Any]:
+        return self.function
+
+    def measure(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def brought(self) -> Any:
+        return self.function
+
+
+def measurement(value: Any) -> Measurement:
+    """A measurement from what a user gives: a spec, its class, or a function."""
+    if isinstance(value, Measurement):
+        return value
+    if isinstance(value, type) and issubclass(value, Measurement):
+        return value()
+    if callable(value):
+        return Function(function=value)
+    raise ValueError(
+        f"a measurement is a function, such as f(params, data), or a jk.Measurement, got {value!r}"
+    )
+
+
+def measured(here: Measurement, *args: Any) -> dict[str, Array]:
+    """What a measurement returns, by name; ValueError where that is no number or array."""
+    found = here.measure(*args)
+    if not isinstance(found, Mapping):
+        found = {here.label.replace(" ", "_"): found}
+    values = {}
+    for name, value in found.items():
+        try:
+            values[str(name)] = jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the measurement {here.label!r} must return numbers or arrays, or a dictionary of "
+                f"them, but {name!r} is {type(value).__name__}"
+            ) from error
+    return values
+
+
+def _needs(function: Callable[..., Any], label: str) -> tuple[str, ...]:
+    names = tuple(inspect.signature(function).parameters)
+    unknown = [name for name in names if name not in NEEDS]
+    if unknown:
+        raise ValueError(
+            f"the measurement {label!r} asks for {', '.join(map(repr, unknown))}: its parameters "
+            f"may be {', '.join(map(repr, NEEDS))}"
+        )
+    return names
+
+
+class Flips(Measurement):
+    """Samples on the margin, and the smallest sizes at which the universal direction flips them.
 
     Vardi et al. (2022), Section 6: q_i <= slack min q is on the margin, u = sum of y_i x_i over
     those, and the flip size c is the smallest with y_i N(x_i - y_i c u/|u|) < 0 for all of them.
+    c jumps where one sample crosses the slack. So the sizes at which half, 90% and 99% of those
+    samples have flipped are recorded too, and the smallest c over slacks from 1.05 to 1.2, each
+    with its own samples and direction.
     """
 
-    def measure(params: Params, data: Dataset) -> dict[str, Array]:
+    slack: Number = described(1.1, "on the margin: q <= slack min q")
+    padded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.slack, jax.core.Tracer) and not self.slack >= 1:
+            raise ValueError(f"slack must be at least 1, got {self.slack}")
+
+    def measure(self, params: Params, data: Dataset) -> dict[str, Array]:
         x, y = data
         real = y != 0
         count = jnp.sum(real)
         margins = networks.margins(params, x, y)
         smallest = jnp.min(jnp.where(real, margins, jnp.inf))
-        chosen = perturbations.on_margin(margins, slack, mask=real)
+        chosen = perturbations.on_margin(margins, self.slack, mask=real)
         direction = perturbations.universal_direction(x, y, chosen)
         bisected = perturbations.flip_size_bisection(params, x, y, direction, chosen)
-        exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
         norm = networks.squared_norm(params)
+
+        def search(on_margin: Array) -> ExactFlips:
+            along = perturbations.universal_direction(x, y, on_margin)
+            return perturbations.flip_sizes_exact(params, x, y, along, on_margin)
+
+        def at(last: tuple[Array, Array, ExactFlips], slack: Array) -> Any:
+            searched, before, found = last
+            on_margin = perturbations.on_margin(margins, slack, mask=real)
+            # Slacks with the same samples have the same flips.
+            same = searched & jnp.all(on_margin == before)
+            found = jax.lax.cond(same, lambda _: found, search, on_margin)
+            return (jnp.array(True), on_margin, found), found
+
+        slacks = jnp.stack([jnp.asarray(s, margins.dtype) for s in (self.slack, *SLACKS)])
+        shapes = jax.eval_shape(search, chosen)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        flips = jax.lax.scan(at, (jnp.array(False), chosen, nothing), slacks)[1]
+        exact = jax.tree.map(lambda leaf: leaf[0], flips)
         return {
             "flip_size": bisected.size,
             "flip_size_exact": exact.size,
+            "flip_size_least": jnp.nanmin(flips.size),
+            **{
+                f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
+                for name, share in SHARES.items()
+            },
             "flip_monotone": exact.monotone,
             "flip_status": exact.status,
             "on_margin_share": jnp.sum(chosen) / count,
@@ -60,13 +207,19 @@ def flips(slack: float = 1.1) -> Measurement:
             "squared_norm": norm,
         }
 
-    return Measurement(f"flips(slack={slack:g})", measure, _FLIP_ATTRIBUTES)
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return _FLIP_ATTRIBUTES
 
 
-@cache
-def certificates(
-    kink_tolerance: float = 1e-6, budget: tuple[int, int] = (256, 4), largest: int = 256
-) -> Measurement:
+def _size_of_share(sizes: Array, chosen: Array, share: float) -> Array:
+    """The smallest size by which this share of the chosen samples has flipped."""
+    count = jnp.sum(chosen)
+    ordered = jnp.sort(jnp.where(chosen, sizes, jnp.nan))  # NaN last
+    place = jnp.ceil(share * count.astype(sizes.dtype)).astype(count.dtype) - 1
+    return jnp.where(count > 0, ordered[jnp.maximum(place, 0)], jnp.nan)
+
+
+class Certificates(Measurement):
     """How close the network is to a KKT point, by `kkt.certificate`; of arrays the largest entry.
 
     `budget` bounds the free slopes at kinks, as there; a network that has more ends STOPPED_EARLY
@@ -75,12 +228,24 @@ def certificates(
     -1.
     """
 
-    def measure(params: Params, data: Dataset) -> dict[str, Array]:
-        if data.y.shape[0] > largest:
+    kink_tolerance: float = described(1e-6, "pairs of a sample and a neuron this near are kinks")
+    budget: tuple[int, int] = described((256, 4), "neurons with kinks, and kinks of each")
+    largest: int = described(256, "most samples that are certified", "samples")
+    padded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(kink_tolerance=self.kink_tolerance)
+        object.__setattr__(self, "budget", tuple(self.budget))
+
+    def measure(self, params: Params, data: Dataset) -> dict[str, Array]:
+        if data.y.shape[0] > self.largest:
             return {name: jnp.full((), jnp.nan) for name in _CERTIFICATE_ATTRIBUTES} | {
                 "certificate_status": jnp.full((), NOT_CERTIFIED, jnp.int32)
             }
-        found = kkt.certificate(params, *data, kink_tolerance=kink_tolerance, budget=budget)
+        found = kkt.certificate(
+            params, *data, kink_tolerance=self.kink_tolerance, budget=self.budget
+        )
         return {
             "residual_one_sided": found.one_sided.residual,
             "residual_clarke": found.clarke.residual,
@@ -91,12 +256,11 @@ def certificates(
             "certificate_status": found.status,
         }
 
-    settings = f"kink_tolerance={kink_tolerance:g}, budget={budget}, largest={largest}"
-    return Measurement(f"certificates({settings})", measure, _CERTIFICATE_ATTRIBUTES)
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return _CERTIFICATE_ATTRIBUTES
 
 
-@cache
-def gradient_steps(bracket: float = 1.0, published: bool = False) -> Measurement:
+class StepFlips(Measurement):
     """The smallest single gradient steps that flip test points: `perturbations.gradient_steps`.
 
     Means are over the test points that are classified correctly and flipped by a step within the
@@ -105,15 +269,23 @@ def gradient_steps(bracket: float = 1.0, published: bool = False) -> Measurement
     the bracket has to reach |eta| = 5. Wang et al. (2022), Section 5.1.
     """
 
-    def measure(params: Params, test: Dataset, start: Params) -> dict[str, Array]:
+    bracket: Number = described(1.0, "largest |delta| / |x| that is searched")
+    published: bool = described(False, "whether eta is counted as in the published code")
+    padded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(bracket=self.bracket)
+
+    def measure(self, params: Params, test: Dataset, start: Params) -> dict[str, Array]:
         x, y = test
         count = jnp.sum(y != 0)
-        found = perturbations.gradient_steps(params, x, bracket)
+        found = perturbations.gradient_steps(params, x, self.bracket)
         needing = found.needs_step(y)
         flipped = needing & (found.status == perturbations.StepStatus.FLIPPED)
         norm = jnp.linalg.norm(x, axis=1)
         counted, eta, size = flipped, found.eta, found.size
-        if published:
+        if self.published:
             eta = found.published_eta(y)
             counted, size = y != 0, eta * found.gradient_norm
 
@@ -131,8 +303,8 @@ def gradient_steps(bracket: float = 1.0, published: bool = False) -> Measurement
             "furthest": jnp.max(jnp.where(params.v != 0, moved / jnp.abs(params.v), 0)),
         }
 
-    name = f"gradient_steps(bracket={bracket:g}{', published' if published else ''})"
-    return Measurement(name, measure, _STEP_ATTRIBUTES, ("test", "start"))
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return _STEP_ATTRIBUTES
 
 
 NOT_CERTIFIED = -1
@@ -148,6 +320,19 @@ _FLIP_ATTRIBUTES = {
         "long_name": "smallest universal perturbation that flips all samples on the margin (c)",
         "units": _LENGTH,
         "method": "exact along the ray",
+    },
+    "flip_size_least": {
+        "long_name": "smallest c over slacks of 1.05, 1.1, 1.15, 1.2 and the measurement's own",
+        "units": _LENGTH,
+        "method": "exact along each slack's ray",
+    },
+    **{
+        f"flip_size_{name}": {
+            "long_name": f"size by which {share:.0%} of the samples on the margin have flipped",
+            "units": _LENGTH,
+            "method": "exact along the ray, first flips",
+        }
+        for name, share in SHARES.items()
     },
     "flip_monotone": {
         "long_name": "1 where every sample stays flipped beyond its first flip",

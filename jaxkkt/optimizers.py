@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt.requirements import require_positive
 
+Real = float | Float[Array, ""]
+
 
 class LinearTransformation(optax.GradientTransformationExtraArgs):
     """An update that is a combination of the gradients so far.
@@ -43,7 +45,7 @@ class CountState(NamedTuple):
 
 
 def loss_scaled(
-    learning_rate: float | optax.Schedule, reduction: Literal["sum", "mean"] = "sum"
+    learning_rate: Real | optax.Schedule, reduction: Literal["sum", "mean"] = "sum"
 ) -> LinearTransformation:
     """Gradient descent on L: theta -= learning_rate * L * grad log L.
 
@@ -62,7 +64,7 @@ def loss_scaled(
 
 
 def paper_schedule(
-    learning_rate: float = 1e-5, growth: float = 1.1, every: int = 100
+    learning_rate: Real = 1e-5, growth: Real = 1.1, every: int = 100
 ) -> LinearTransformation:
     """Gradient descent on L whose learning rate grows by `growth` once in `every` steps.
 
@@ -99,7 +101,7 @@ class LogLossTimeState(NamedTuple):
 
 
 def log_loss_time(
-    delta: float = 0.01,
+    delta: Real = 0.01,
     largest: float = 2.0,
     stiffness: float = 20.0,
     realized: float = 0.4,
@@ -129,7 +131,7 @@ def log_loss_time(
     `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
     """
     require_positive(delta=delta, largest=largest, stiffness=stiffness, proportion=proportion)
-    if largest < delta:
+    if not isinstance(delta, jax.core.Tracer) and largest < delta:
         raise ValueError(f"largest must be at least delta = {delta}, got {largest}")
     if not 0 <= realized < 1:
         raise ValueError(f"realized must be in [0, 1), got {realized}")

@@ -1,15 +1,15 @@
 """Figures from results: every function draws on an `ax` that is given and returns it."""
 
 from pathlib import Path
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from jaxkkt.engine.results import summarize
+from jaxkkt.engine.results import NOT_RUN, summarize
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 
@@ -20,7 +20,8 @@ def mean_band(
     """Mean over the seeds as a line and one standard deviation to each side as a band.
 
     `results` must have the dimensions `along` and seed alone: select the others first. Runs that
-    failed are left out of both (see `engine.summarize`).
+    failed are left out of both (see `engine.summarize`). Where `along` holds strings they are the
+    ticks of the axis, in the order of `results`.
     """
     extra = set(map(str, results[variable].dims)) - {along, "seed"}
     if extra:
@@ -29,7 +30,14 @@ def mean_band(
         )
     summary = summarize(results, variable)
     shown = summary.used.values > 0
-    x = np.asarray(results[along].values, dtype=float)[shown]
+    places = np.asarray(results[along].values)
+    if np.issubdtype(places.dtype, np.number):
+        x = places.astype(float)[shown]
+    else:
+        places = places.astype(str)
+        # Also those that are not shown: their order would depend on which come first.
+        ax.xaxis.update_units(places)
+        x = places[shown]
     mean, std = summary.mean.values[shown], summary.std.values[shown]
     (line,) = ax.plot(x, mean, marker="o", label=label)
     ax.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -39,11 +47,11 @@ def mean_band(
 def families(
     ax: Axes, results: xr.Dataset, variable: str, by: str, along: str = "d", symbol: str = ""
 ) -> Axes:
-    """One `mean_band` for each value of the dimension `by`, with a legend."""
+    """One `mean_band` for each value of the dimension `by`, numbers or strings, with a legend."""
     for value in results[by].values:
         part = results.sel({by: value})
-        if (part.status != -1).any():
-            mean_band(ax, part, variable, along, label=f"{symbol or by} = {value:g}")
+        if (part.status != NOT_RUN).any():
+            mean_band(ax, part, variable, along, label=f"{symbol or by} = {_named(value)}")
     return _legend(ax)
 
 
@@ -107,11 +115,18 @@ def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes `stem`.png and `stem`.pdf and closes the figure; returns both paths."""
+    # Here, since pyplot chooses a backend, which `import jaxkkt` must not.
+    import matplotlib.pyplot as plt
+
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for path in paths:
         figure.savefig(path)
     plt.close(figure)
     return paths
+
+
+def _named(value: Any) -> str:
+    return f"{value:g}" if np.issubdtype(np.asarray(value).dtype, np.number) else str(value)
 
 
 def _legend(ax: Axes) -> Axes:

@@ -1,57 +1,88 @@
 """How a run trains: loss, optimizer, batch size, stopping rule."""
 
-from dataclasses import dataclass, field
-from functools import cache
 from math import isfinite, log
 from typing import Any, Literal
 
+import jax
 import optax
 
-from jaxkkt import optimizers, representations
+from jaxkkt import representations
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
-from jaxkkt.optimizers import LinearTransformation
 from jaxkkt.representations import Representation
 from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Count, Number, Spec, described
+from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
 
 ALL_PARAMETERS = Params._fields
 
 TARGET = log(1e-30)
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Training(Spec):
+    """How a run trains. `Protocol` is one kind, `adversarial.AdversarialProtocol` another."""
+
+    @property
+    def guessed_steps(self) -> int:
+        """How many steps a run takes, roughly: sweeps plan by it."""
+        raise NotImplementedError
+
+    def full_batch(self, samples: int) -> bool:
+        """Whether a step sees all of so many samples."""
+        raise NotImplementedError
+
+    def representation_for(self, samples: int, dim: int) -> Representation:
+        """The representation that a run of this size trains in."""
+        raise NotImplementedError
+
+
+class Protocol(Training, kw_only=False):
     """How a run trains: loss, optimizer, batch size, stopping rule.
 
-    Training stops when log L <= `target_log_loss` (the sum over the samples) or after `max_steps`.
-    Mini-batches are drawn from a new shuffle every epoch when there are more than `batch_size`
-    samples; their stopping rule reads the loss summed over the epoch's batches as they went by.
-    Of the parameters only those named in `trained` move. With a `ball` training also stops before
-    the step that would take |w_j - start_j| beyond ball |v_j| for a neuron j: with the top layer
-    v_j = +-1/sqrt(k) of `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0
-    (Wang et al. 2022, Definition 2.1). It asks for a v that is not trained.
-    `representation` is "auto" (the cheapest exact one) or a name from `representations`.
-    `expected_steps` is a guess for planning, `name` stands for the protocol in records and must
-    tell its settings apart.
+    `optimizer` is a spec, such as `jk.Flow(delta=0.01)` or `jk.optimizer(optax.adam,
+    learning_rate=0.01)`, or an optax transformation. Training stops when log L <=
+    `target_log_loss` (the sum over the samples) or after `max_steps`. Mini-batches are drawn from a
+    new shuffle every epoch when there are more than `batch_size` samples; their stopping rule reads
+    the loss summed over the epoch's batches as they went by. Of the parameters only those named in
+    `trained` move. With a `ball` training also stops before the step that would take |w_j - start_j|
+    beyond ball |v_j| for a neuron j: with the top layer v_j = +-1/sqrt(k) of `networks.lazy` that is
+    the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022, Definition 2.1). It asks for
+    a v that is not trained. `representation` is "auto" (the cheapest exact one) or a name from
+    `representations`. `expected_steps` is a guess for planning, the optimizer's own where it is
+    None.
+
+    `target_log_loss`, `max_steps`, `ball` and the optimizer's numbers may be traced.
     """
 
-    optimizer: optax.GradientTransformation
-    loss: Literal["exponential", "logistic"] = "exponential"
-    batch_size: int | None = None
-    target_log_loss: float = TARGET
-    max_steps: int = 100_000
-    trained: tuple[str, ...] = ALL_PARAMETERS
-    ball: float | None = None
-    representation: Representation | Literal["auto"] = "auto"
-    expected_steps: int = field(default=1000, compare=False)
-    name: str = field(default="custom", compare=False)
+    optimizer: Optimizer | optax.GradientTransformation = described(
+        Flow(), "rule that moves the weights"
+    )
+    loss: Literal["exponential", "logistic"] = described("exponential", "loss of a sample")
+    batch_size: int | None = described(None, "most samples that a step sees", "samples")
+    target_log_loss: Number = described(TARGET, "log loss at which training stops")
+    max_steps: Count = described(100_000, "steps after which training stops", "steps")
+    trained: tuple[str, ...] = described(ALL_PARAMETERS, "parameters that move")
+    ball: Number | None = described(
+        None, "C0: training stops where a neuron would leave the ball of radius C0 |v_j|"
+    )
+    representation: Representation | Literal["auto"] = described("auto", "coordinates of training")
+    expected_steps: int | None = described(None, "guess", shown=False, identity=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.optimizer, optax.GradientTransformation):
+            object.__setattr__(self, "optimizer", optimizer(self.optimizer))
+        super().__post_init__()
+        object.__setattr__(self, "trained", tuple(self.trained))
+        if not isinstance(self.optimizer, Optimizer):
+            raise ValueError(
+                "optimizer must be a spec such as jk.Flow(), or an optax transformation, got "
+                f"{self.optimizer!r}"
+            )
         if self.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.loss!r}: choose from {sorted(LOSSES)}")
-        if not isfinite(self.target_log_loss):
+        if not _traced(self.target_log_loss) and not isfinite(self.target_log_loss):
             raise ValueError(f"target_log_loss must be finite, got {self.target_log_loss}")
-        if self.max_steps < 0:
+        if not _traced(self.max_steps) and self.max_steps < 0:
             raise ValueError(f"max_steps must not be negative, got {self.max_steps}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
@@ -66,22 +97,34 @@ class Protocol:
             require_positive(**{"ball (C0)": self.ball})
         if self.ball is not None and "v" in self.trained:
             raise ValueError("a ball has the radius ball * |v_j|: leave v out of `trained`")
-        if self.representation == "gram" and (self.ball or self.trained != ALL_PARAMETERS):
+        if self.representation == "gram" and not self._gram:
             raise ValueError(
                 "the representation 'gram' trains all parameters, in no ball: use 'plain' or 'span'"
             )
-        linear = isinstance(self.optimizer, LinearTransformation)
-        if self.representation in ("span", "gram") and not linear:
+        if self.representation in ("span", "gram") and not self.rule.linear:
             raise ValueError(
                 f"the representation {self.representation!r} is exact only for linear optimizers: "
                 "use 'plain', or declare the optimizer with jaxkkt.optimizers.linear if it is one"
             )
 
+    @property
+    def rule(self) -> Optimizer:
+        """The optimizer, as a spec."""
+        assert isinstance(self.optimizer, Optimizer)
+        return self.optimizer
+
+    @property
+    def guessed_steps(self) -> int:
+        return self.expected_steps or self.rule.steps_guess
+
+    @property
+    def _gram(self) -> bool:
+        return self.ball is None and set(self.trained) == set(ALL_PARAMETERS)
+
     def full_batch(self, samples: int) -> bool:
         return self.batch_size is None or samples <= self.batch_size
 
     def representation_for(self, samples: int, dim: int) -> Representation:
-        """The representation a run of this size trains in."""
         full_batch = self.full_batch(samples)
         if self.representation == "gram" and not full_batch:
             raise ValueError(
@@ -90,12 +133,10 @@ class Protocol:
             )
         if self.representation != "auto":
             return self.representation
-        linear = isinstance(self.optimizer, LinearTransformation)
-        gram = full_batch and self.trained == ALL_PARAMETERS and self.ball is None
-        return representations.cheapest(samples, dim, linear=linear, gram=gram)
+        gram = full_batch and self._gram
+        return representations.cheapest(samples, dim, linear=self.rule.linear, gram=gram)
 
 
-@cache
 def flow_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
     delta: float = 0.01,
@@ -103,12 +144,9 @@ def flow_protocol(
     **settings: Any,
 ) -> Protocol:
     """Gradient flow in log-loss time, full batch; the default everywhere."""
-    optimizer = optimizers.log_loss_time(delta)
-    settings = {"expected_steps": 600, "name": f"flow(delta={delta:g})", **settings}
-    return Protocol(optimizer, loss, None, max_steps=max_steps, **settings)
+    return Protocol(Flow(delta=delta), loss, max_steps=max_steps, **settings)
 
 
-@cache
 def paper_protocol(
     loss: Literal["exponential", "logistic"] = "exponential",
     batch_size: int = 5000,
@@ -116,9 +154,11 @@ def paper_protocol(
     **settings: Any,
 ) -> Protocol:
     """Vardi et al. (2022), Section 6: batches of 5,000, lr 1e-5 times 1.1 every 100 steps."""
-    optimizer = optimizers.paper_schedule()
-    settings = {"max_steps": max_steps, "expected_steps": 74_000, "name": "paper", **settings}
-    return Protocol(optimizer, loss, batch_size, **settings)
+    return Protocol(PaperSchedule(), loss, batch_size, max_steps=max_steps, **settings)
 
 
 PROTOCOLS = {"flow": flow_protocol, "paper": paper_protocol}
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)

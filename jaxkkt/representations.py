@@ -11,6 +11,7 @@ Descent moves every (w_j, b_j) by combinations of the points (x_i, 1) alone. Thr
 All give the same trajectory for a `LinearTransformation`; "span" and "gram" are wrong for others.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -18,7 +19,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import SampleLoss, log_loss
-from jaxkkt.networks import PRECISION, Params, pad, preactivations, relu, squared_norm
+from jaxkkt.networks import (
+    PRECISION,
+    Params,
+    pad,
+    preactivations,
+    squared_norm,
+    value_and_pullback,
+    value_and_pullback_from,
+)
 
 Representation = Literal["plain", "span", "gram"]
 
@@ -118,25 +127,11 @@ def gradient(
     position: Params | GramParams, data: Dataset | GramDataset, loss: SampleLoss
 ) -> Gradient:
     """log L and grad log L; samples with y = 0 are padding and take no part."""
-    if isinstance(position, GramParams):
-        pre = position.preactivations
-    else:
-        assert isinstance(data, Dataset)
-        pre = preactivations(position, data.x)
-    hidden, real = relu(pre), data.y != 0
-    margins = data.y * jnp.dot(hidden, position.v, precision=PRECISION)
+    outputs, pullback = _value_and_pullback(position, data)
+    real, margins = data.y != 0, data.y * outputs
     value, weights = log_loss(margins, loss, mask=real)
-    pull = -weights * data.y  # d log L / d N(x_i)
-    on_pre = jnp.where(pre > 0, pull[:, None] * position.v[None], 0)
-    on_v = jnp.dot(pull, hidden, precision=PRECISION)
-    grads: Params | GramParams
-    if isinstance(data, GramDataset):
-        on_all_pre = jnp.dot(data.gram, on_pre, precision=PRECISION)
-        grads = GramParams(on_pre, on_all_pre, on_v)
-        squared = _dot(on_pre, on_all_pre) + _dot(on_v, on_v)
-    else:
-        grads = Params(jnp.dot(data.x.T, on_pre, precision=PRECISION).T, on_pre.sum(axis=0), on_v)
-        squared = squared_norm(grads)
+    grads = pullback(-weights * data.y)  # d log L / d N(x_i)
+    squared = _squared_norm(grads)
     min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
     return Gradient(
         log_loss=value,
@@ -146,6 +141,31 @@ def gradient(
         min_margin=min_margin,
         dead=(squared == 0) & (min_margin == 0),
     )
+
+
+def _value_and_pullback(
+    position: Params | GramParams, data: Dataset | GramDataset
+) -> tuple[Array, Callable[[Array], Params | GramParams]]:
+    """The outputs, and what takes a gradient over them to one over the position."""
+    if isinstance(position, Params):
+        assert isinstance(data, Dataset)
+        return value_and_pullback(position, data.x)
+    assert isinstance(data, GramDataset)
+    outputs, pull = value_and_pullback_from(position.preactivations, position.v)
+
+    def pullback(on_outputs: Array) -> GramParams:
+        on_pre, on_v = pull(on_outputs)
+        return GramParams(on_pre, jnp.dot(data.gram, on_pre, precision=PRECISION), on_v)
+
+    return outputs, pullback
+
+
+def _squared_norm(gradient: Params | GramParams) -> Array:
+    """|grad|^2 over the weights; in the Gram representation |sum_i c_ij (x_i, 1)|^2 = c^T G c."""
+    if isinstance(gradient, Params):
+        return squared_norm(gradient)
+    over_weights = _dot(gradient.coefficients, gradient.preactivations)
+    return over_weights + _dot(gradient.v, gradient.v)
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -1,7 +1,11 @@
-"""What numbers have to be, checked where they are known: not under a transformation's trace."""
+"""What arguments have to be. Values are checked where they are known: not under a trace."""
+
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool
 
 
 def require_positive(**numbers: object) -> None:
@@ -13,3 +17,107 @@ def require_positive(**numbers: object) -> None:
         bad = values[~((values > 0) & np.isfinite(values))]
         if bad.size:
             raise ValueError(f"{name} must be positive and finite, got {bad[0]:g}")
+
+
+def require_precision(**arrays: object) -> None:
+    """Raises ValueError unless all are arrays of floating-point numbers of one precision.
+
+    float64 arrays are refused while JAX would round them to float32 without saying so.
+    """
+    expected = None
+    for name, array in arrays.items():
+        if not isinstance(array, jax.Array | np.ndarray | np.generic):
+            raise ValueError(f"{name} must be an array, got {_kind(array)}")
+        if not np.issubdtype(array.dtype, np.floating):
+            raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
+        if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
+            raise ValueError(
+                f"{name} is float64, which JAX would round to float32: pass float32, or call "
+                "jax.config.update('jax_enable_x64', True) first"
+            )
+        expected = array.dtype if expected is None else expected
+        _require_same_precision(name, array.dtype, expected)
+
+
+def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
+    """What is given as JAX arrays of one precision: `dtype`, by default that of the arrays given.
+
+    Lists of numbers, and arrays of whole numbers, take that precision. Raises ValueError for
+    anything else, and as `require_precision` does.
+    """
+    arrays: dict[str, Any] = {n: a for n, a in given.items() if not _takes_any_precision(a)}
+    require_precision(**arrays)
+    for name, array in arrays.items():
+        dtype = array.dtype if dtype is None else dtype
+        _require_same_precision(name, array.dtype, dtype)
+    dtype = jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype
+    for name in given.keys() - arrays.keys():
+        try:
+            arrays[name] = jnp.asarray(given[name], dtype)
+        except (TypeError, ValueError) as error:
+            message = f"{name} must be an array, or lists of numbers that make one: {error}"
+            raise ValueError(message) from error
+    return [jnp.asarray(arrays[name]) for name in given]
+
+
+def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
+    """The choice of samples as a JAX array; ValueError unless it is one truth value a sample."""
+    mask = mask if isinstance(mask, jax.Array) else np.asarray(mask)
+    if mask.dtype != bool or mask.shape != (samples,):
+        raise ValueError(
+            f"{name} must hold True or False for every sample, shape ({samples},), got "
+            f"{mask.dtype} of shape {mask.shape}"
+        )
+    return jnp.asarray(mask)
+
+
+def as_samples(dtype: Any = None, *, x: Any, y: Any) -> list[Array]:
+    """Points and labels by `as_arrays`; ValueError where either it or `require_labels` raises."""
+    arrays = as_arrays(dtype, x=x, y=y)
+    require_labels(y, x)  # as given: constants turn into tracers under a trace
+    return arrays
+
+
+def require_labels(y: Any, x: Any = None) -> None:
+    """Raises ValueError unless the labels are -1 or 1, or 0 for padding: where the row of x is 0.
+
+    Without x labels of 0 are not looked into. Of traced arrays only the shapes are checked.
+    """
+    if x is not None and np.shape(y) != np.shape(x)[:-1]:
+        raise ValueError(
+            f"y must have one label per sample, shape {np.shape(x)[:-1]}, got {np.shape(y)}"
+        )
+    if isinstance(y, jax.core.Tracer):
+        return
+    labels = np.asarray(y, float)
+    wrong = set(np.unique(labels).tolist()) - {-1, 0, 1}
+    if wrong:
+        raise ValueError(f"labels must be -1 or 1, got {sorted(wrong)[:5]}")
+    if x is None or isinstance(x, jax.core.Tracer):
+        return
+    unlabelled = np.flatnonzero(labels == 0)
+    if unlabelled.size:
+        bad = unlabelled[(np.asarray(x)[unlabelled] != 0).any(axis=-1)]
+        if bad.size:
+            raise ValueError(
+                "labels must be -1 or 1, and 0 only for padding, where the row of x is zero: "
+                f"{bad.size} rows have the label 0 and are not zero, first row {bad[0]}"
+            )
+
+
+def _takes_any_precision(value: object) -> bool:
+    if isinstance(value, jax.Array | np.ndarray):
+        return np.issubdtype(value.dtype, np.integer)
+    return isinstance(value, list | tuple)
+
+
+def _require_same_precision(name: str, got: Any, expected: Any) -> None:
+    if got != expected:
+        raise ValueError(
+            f"{name} is {got}, but what it is used with is {expected}: give both the same "
+            f"precision, for example {name}.astype('{expected}')"
+        )
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

@@ -1,7 +1,7 @@
 """Training one run: init, step, status. Everything is pure and meant to be vmapped over runs."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +15,8 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
 from jaxkkt.outcomes import Outcome
-from jaxkkt.protocols import ALL_PARAMETERS, Protocol, flow_protocol
-from jaxkkt.representations import GramDataset, GramParams
+from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training, flow_protocol
+from jaxkkt.representations import GramDataset, GramParams, Representation
 
 
 class Status(Outcome):
@@ -49,10 +49,12 @@ class Status(Outcome):
         "the first step would have taken a neuron out of the ball around its start: lower the "
         "learning rate or delta, or ask for a larger ball",
     )
+    SETTLED = 8, "robust training accuracy has stopped rising"
+    PAUSED = 9, "at a moment at which it is measured: it goes on from here"
 
 
 # A run that ended as its protocol meant it to; means are over these.
-SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL)
+SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED)
 
 
 class State(NamedTuple):
@@ -79,6 +81,13 @@ class Result(NamedTuple):
     status: Int[Array, ""]
 
 
+class Pause(NamedTuple):
+    """Where a run is to pause next: at this log loss or below, or after so many steps."""
+
+    log_loss: Float[Array, ""]
+    steps: Int[Array, ""]
+
+
 def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -> State:
     """The state before the first step, at a position that `representations.encode` made."""
     dtype = position.v.dtype
@@ -87,7 +96,7 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
     return State(
         position=position,
         start=start,
-        optimizer=protocol.optimizer.init(position),
+        optimizer=protocol.rule.transformation().init(position),
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
@@ -106,11 +115,23 @@ class Sight(NamedTuple):
     complete: Bool[Array, ""]
 
 
-def step(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """One update, or none where the run ends here: a run that ended stays where it is."""
+def step(
+    state: State, data: Dataset | GramDataset, protocol: Protocol, pause: Pause | None = None
+) -> State:
+    """One update, or none where the run ends or pauses here: then it stays where it is."""
     sight = _look(state, data, protocol)
     status = _status(sight, state.steps, protocol, protocol.target_log_loss)
-    return _move(state, sight, status, protocol)
+    if pause is not None:
+        here = sight.complete & (sight.total <= pause.log_loss)
+        here = (here | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
+        status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
+    moved = _move(state, sight, status, protocol)
+    if pause is None:
+        return moved
+    # A run that pauses goes on later, from all of its state.
+    paused = moved.status == Status.PAUSED
+    kept = state._replace(status=moved.status)
+    return jax.tree.map(partial(jnp.where, paused), kept, moved)
 
 
 def _look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
@@ -147,7 +168,8 @@ def _fixed(protocol: Protocol) -> list[str]:
 
 def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
     here = sight.here
-    updates, optimizer_state = optax.with_extra_args_support(protocol.optimizer).update(
+    rule = optax.with_extra_args_support(protocol.rule.transformation())
+    updates, optimizer_state = rule.update(
         here.gradient,
         state.optimizer,
         state.position,
@@ -193,6 +215,76 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
     status = jnp.where(capped, _at_cap(here), state.status).astype(jnp.int32)
     return state._replace(log_loss=here.log_loss, status=status)
+
+
+@singledispatch
+def load(
+    protocol: Training,
+    params: Params,
+    data: Dataset,
+    key: PRNGKeyArray,
+    representation: Representation,
+) -> tuple[Any, Any]:
+    """The state of a run before its first step, and the data as its steps read them.
+
+    `load`, `advance` and `unload` are what the engine trains by. A kind of `Training` of its own
+    registers all three, as `jaxkkt.adversarial` does. A state has the fields `status`, `steps` and
+    `log_loss`; a run whose status is not RUNNING stays as it is.
+    """
+    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.load")
+
+
+@singledispatch
+def advance(protocol: Training, state: Any, data: Any, pause: Pause | None) -> Any:
+    """The state after one step; see `load`."""
+    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.advance")
+
+
+@singledispatch
+def unload(
+    protocol: Training,
+    state: Any,
+    encoded: Any,
+    params: Params,
+    data: Dataset,
+    representation: Representation,
+) -> tuple[Params, dict[str, Array]]:
+    """The trained parameters, and how the run ended or stands; see `load`."""
+    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.unload")
+
+
+@load.register
+def _(
+    protocol: Protocol,
+    params: Params,
+    data: Dataset,
+    key: PRNGKeyArray,
+    representation: Representation,
+) -> tuple[Any, Any]:
+    position, encoded = representations.encode(params, data, representation)
+    return init(position, protocol, key), encoded
+
+
+@advance.register
+def _(protocol: Protocol, state: Any, data: Any, pause: Pause | None) -> Any:
+    return step(state, data, protocol, pause)
+
+
+@unload.register
+def _(
+    protocol: Protocol,
+    state: Any,
+    encoded: Any,
+    params: Params,
+    data: Dataset,
+    representation: Representation,
+) -> tuple[Params, dict[str, Array]]:
+    paused = state.status == Status.PAUSED  # before log L of this position was noted
+    here = representations.gradient(state.position, encoded, LOSSES[protocol.loss])
+    state = finish(state, encoded, protocol)
+    state = state._replace(log_loss=jnp.where(paused, here.log_loss, state.log_loss))
+    trained = representations.decode(state.position, params, data, representation)
+    return trained, {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
 
 
 def train(
@@ -259,7 +351,7 @@ def _check(
         raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
 
 
-@partial(jax.jit, static_argnames="protocol")
+@jax.jit
 def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
     representation = protocol.representation_for(*data.x.shape)
     position, encoded = representations.encode(params, data, representation)
@@ -273,7 +365,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
     return Result(trained, state.log_loss, state.steps, state.status)
 
 
-@partial(jax.jit, static_argnames="protocol")
+@jax.jit
 def _train_through(
     params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
 ) -> Result:

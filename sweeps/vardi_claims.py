@@ -1,5 +1,6 @@
 """The claims of Vardi et al. (2022), Section 6, beside what a sweep measured."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -8,67 +9,223 @@ import xarray as xr
 from jaxkkt.engine import summarize
 from jaxkkt.kkt import CertificateStatus
 from jaxkkt.measurements import NOT_CERTIFIED
-from jaxkkt.training import Status
+from jaxkkt.studies import Claim
+from jaxkkt.training import SUCCEEDED
 
 PAPER_WIDTH = 1000
 PAPER_LEAST_D = 100  # the paper's dimensions are 100 to 1,000
+# The paper's main setting. Settings that a sweep varies are compared with it.
+PAPER = {"loss": "exponential", "data": "sphere", "initialization": "torch", "init_scale": 1.0}
+AXES = ("d", "alpha", "width", "seed")
+# The paper's words for what it varies.
+NAMES = {
+    ("loss", "logistic"): "the logistic loss",
+    ("data", "gaussian"): "Gaussian data, x of variance 1/d,",
+}
+# Other measures of the flip size than c, and what they are.
+OTHER_SIZES = {
+    "flip_size_99": "99% flipped",
+    "flip_size_90": "90% flipped",
+    "flip_size_half": "half flipped",
+    "flip_size_least": "least c over slacks",
+}
 
 
-class Claim(NamedTuple):
-    """A claim of the paper, what was measured, and whether the one supports the other."""
+class Setting(NamedTuple):
+    """The part of the results in one setting, over d, alpha, width and seed."""
 
-    text: str
-    measured: str
-    holds: bool
+    results: xr.Dataset
+    # What each setting that the paper fixes is here.
+    values: dict[str, str | float]
+
+    @property
+    def norm(self) -> xr.DataArray:
+        """|x| by d: sqrt(d) on the sphere, about 1 for Gaussian data; NaN where it is not known."""
+        d = self.results.d
+        norms = {"sphere": np.sqrt(d), "unit sphere": d * 0.0 + 1, "gaussian": d * 0.0 + 1}
+        return norms.get(str(self.values["data"]), d * np.nan)
+
+    @property
+    def trivial(self) -> str:
+        """|x| in words: a perturbation of this size flips any label."""
+        exact = {"sphere": "sqrt(d)", "unit sphere": "|x| = 1", "gaussian": "|x|, about 1"}
+        return exact.get(str(self.values["data"]), "|x|")
+
+    @property
+    def named(self) -> str:
+        """What differs from the paper's setting, for the end of a claim."""
+        other = [f"{name} = {v}" for name, v in self.values.items() if v != PAPER[name]]
+        return f" ({', '.join(other)})" if other else ""
+
+
+def setting(results: xr.Dataset, **wanted: str | float) -> Setting:
+    """The part with these values, and elsewhere the paper's, or the first where those were not run.
+
+    What the runs have in common is read from the dataset's coordinates.
+    """
+    values: dict[str, str | float] = {}
+    for name, papers in PAPER.items():
+        there = np.atleast_1d(results[name].values)
+        value = wanted.get(name, papers if papers in there else there[0])
+        if name in results.dims:
+            results = results.sel({name: value})
+        values[name] = value.item() if isinstance(value, np.generic) else value
+    # Settings of single initializations or data follow these along their dimensions.
+    return Setting(results.isel({n: 0 for n in results.status.dims if n not in AXES}), values)
+
+
+def main_setting(results: xr.Dataset) -> Setting:
+    """The setting that the paper's figures are of, or what was run in its place."""
+    return setting(results)
 
 
 def claims(results: xr.Dataset) -> list[Claim]:
     """Every claim that the results have data for.
 
     The words are the paper's; the thresholds that make them testable are ours: "much smaller" is a
-    mean below half of sqrt(d) at the largest dimension, "no significant effect" and "similar" a
-    mean within 10% (shares within 0.05).
+    mean below half of |x| at the largest dimension, "no significant effect" and "similar" a mean
+    within 10% (shares within 0.05). |x| is sqrt(d) on the sphere.
     """
-    base = _select(results, loss="exponential", data="sphere")
-    found: list[Claim] = []
-    if base is not None:
-        found += _flip_sizes(base) + _on_margin(base) + _widths(base)
-    for axis, other in (("loss", "logistic"), ("data", "gaussian")):
-        variant = _select(results, **{"loss": "exponential", "data": "sphere", axis: other})
-        if base is not None and variant is not None:
-            found.append(_alike(base, variant, other))
+    base = main_setting(results)
+    found = [*_flip_sizes(base), *_on_margin(base), *_widths(base)]
+    for name in PAPER:
+        for value in results[name].values if name in results.dims else ():
+            if value != base.values[name]:
+                found += _alike(base, setting(results, **{**base.values, name: value}), name)
     return found
 
 
-def claims_table(results: xr.Dataset, planned: int | None = None) -> str:
-    """The claims as a Markdown table, and how many runs were left out of the means.
-
-    Says so where fewer runs have landed than were `planned`.
-    """
-    lines = ["| claim of the paper | measured | |", "| --- | --- | --- |"]
-    lines += [
-        f"| {c.text} | {c.measured} | {'holds' if c.holds else 'does not hold'} |"
-        for c in claims(results)
-    ]
-    ended = {
-        status.name.lower(): int((results.status == status).sum())
-        for status in Status
-        if (results.status == status).any()
-    }
-    ran = sum(ended.values())
-    unflipped = int(
-        ((results.status == Status.CONVERGED) & ~np.isfinite(results.flip_size_exact)).sum()
-    )
-    part = "" if planned in (None, ran) else f" of {planned}"
-    lines += [
-        "",
-        f"{ran}{part} runs: {', '.join(f'{n} {name}' for name, n in ended.items())}; "
-        f"{unflipped} converged without a flip in the bracket. Means are over runs that converged "
-        f"and flipped.",
+def notes(results: xr.Dataset) -> str:
+    """What c is, the other measures of it at the largest d, and the certificates."""
+    base = main_setting(results)
+    slack = ", ".join(f"{s:g}" for s in np.atleast_1d(results.slack.values))
+    ended = results.status.isin(SUCCEEDED)
+    unflipped = int((ended & ~np.isfinite(results.flip_size_exact)).sum())
+    failed = int(((results.status >= 0) & ~ended).sum())
+    found = [
+        f"{unflipped} converged without a flip in the bracket, {failed} failed. Means are over runs "
+        "that converged and flipped.",
+        f"All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
+        f"min q, slack = {slack}, has flipped. It jumps where one sample crosses the slack. Other "
+        f"measures beside it, at the width and the largest d of the claims, over {base.trivial}"
+        f"{base.named}:",
+        _other_sizes(base),
     ]
     if "certificate_status" in results:
-        lines += ["", _certified(results)]
-    return "\n".join(lines) + "\n"
+        found.append(_certified(results))
+    return "\n\n".join(found)
+
+
+def at_paper_width(results: xr.Dataset) -> xr.Dataset:
+    return results.sel(width=PAPER_WIDTH if PAPER_WIDTH in results.width else results.width[0])
+
+
+def _by_alpha(base: Setting, variable: str) -> dict[float, xr.DataArray]:
+    """Means over the seeds against d, for each alpha that was run."""
+    means = summarize(at_paper_width(base.results), variable).mean
+    found = {float(a): means.sel(alpha=a).dropna("d") for a in means.alpha}
+    return {alpha: mean for alpha, mean in found.items() if mean.size}
+
+
+def _flip_sizes(base: Setting) -> Iterator[Claim]:
+    ratios = {a: c / base.norm.sel(d=c.d) for a, c in _by_alpha(base, "flip_size_exact").items()}
+    ratios = {a: ratio for a, ratio in ratios.items() if ratio.notnull().any()}
+    if not ratios:
+        return
+    largest = {a: float(r[-1]) for a, r in ratios.items()}
+    everywhere = max(float(r.max()) for r in ratios.values())
+    listed = ", ".join(
+        f"{r:.3f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
+    )
+    unit = "c/sqrt(d)" if base.values["data"] == "sphere" else "c/|x|"
+    yield Claim(
+        f"c stays below {base.trivial}{base.named}",
+        f"largest mean {unit}: {everywhere:.2f}",
+        everywhere < 1,
+    )
+    yield Claim(
+        f"c is much smaller than {base.trivial}{base.named}",
+        f"mean {unit} at the largest d: {listed}",
+        max(largest.values()) < 0.5,
+    )
+
+
+def _on_margin(base: Setting) -> Iterator[Claim]:
+    for alpha, share in _by_alpha(base, "on_margin_share").items():
+        if alpha == 0.5:
+            text = f"m = d^0.5: every sample is on the margin{base.named}"
+            yield Claim(text, f"least share {float(share.min()):.3f}", float(share.min()) == 1)
+            continue
+        text = f"m = d^{alpha:g}: at least 92% of the samples are on the margin{base.named}"
+        for part, where in (
+            (share.where(share.d >= PAPER_LEAST_D).dropna("d"), ""),
+            (share.where(share.d < PAPER_LEAST_D).dropna("d"), f" (d < {PAPER_LEAST_D}: ours)"),
+        ):
+            if part.size:
+                at = int(part.d[int(part.values.argmin())])
+                least = float(part.min())
+                measured = f"least mean share {least:.3f} (d = {at})"
+                yield Claim(text + where, measured, least >= 0.92)
+
+
+def _widths(base: Setting) -> Iterator[Claim]:
+    if 1.0 not in base.results.alpha or base.results.width.size < 2:
+        return
+    summary = summarize(base.results.sel(alpha=1.0), "flip_size_exact")
+    means = summary.mean.dropna("d")  # dimensions with every width
+    if not means.d.size:
+        return
+    at = means.isel(d=-1)
+    spread = float((at.max() - at.min()) / at.mean())
+    noise = float((summary.std.sel(d=at.d) / at).mean())
+    listed = ", ".join(f"{float(c):.2f} (k = {int(c.width)})" for c in at)
+    yield Claim(
+        f"the width has no significant effect on c{base.named}",
+        f"d = m = {int(at.d)}: {listed}; spread {spread:.1%}, std over seeds {noise:.1%}",
+        spread <= 0.1,
+    )
+
+
+def _alike(base: Setting, variant: Setting, name: str) -> Iterator[Claim]:
+    """Compares c/|x| and the share on the margin where both were run, seed by seed."""
+    both = base.results.status.isin(SUCCEEDED) & variant.results.status.isin(SUCCEEDED)
+    sizes = [s.results.flip_size_exact / s.norm for s in (variant, base)]
+    ratio = (sizes[0] / sizes[1]).where(both)
+    ratio = ratio.where(np.isfinite(ratio))
+    pairs = int(ratio.notnull().sum())
+    if not pairs:
+        return
+    difference = abs(variant.results.on_margin_share - base.results.on_margin_share).where(both)
+    change, largest = float(ratio.mean()) - 1, float(abs(ratio - 1).max())
+    share = float(difference.max())
+    other = variant.values[name]
+    papers = NAMES.get((name, str(other)), f"{name.replace('_', ' ')} = {other}")
+    against = "" if base.values[name] == PAPER[name] else f" to {base.values[name]}"
+    yield Claim(
+        f"{papers} gives results similar{against}" if against else f"{papers} gives similar results",
+        f"c over the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; the "
+        f"share on the margin by at most {share:.3f}; {pairs} pairs of runs",
+        abs(change) <= 0.1 and share <= 0.05,
+    )
+
+
+def _other_sizes(base: Setting) -> str:
+    names = {"flip_size_exact": "c", **OTHER_SIZES}
+    shown = at_paper_width(base.results)
+    rows = [
+        f"| alpha | d | {' | '.join(names.values())} | runs | left out |",
+        "| ---: " * (4 + len(names)) + "|",
+    ]
+    for alpha, c in _by_alpha(base, "flip_size_exact").items():
+        place = {"alpha": alpha, "d": int(c.d[-1])}
+        found = {n: summarize(shown.sel(place), n) for n in names if n in shown}
+        means = [f"{float(s.mean / base.norm.sel(d=place['d'])):.3f}" for s in found.values()]
+        runs = found["flip_size_exact"]
+        rows.append(
+            f"| {alpha:g} | {place['d']} | {' | '.join(means)} | {int(runs.used)} | "
+            f"{int(runs.excluded)} |"
+        )
+    return "\n".join(rows)
 
 
 def _certified(results: xr.Dataset) -> str:
@@ -80,110 +237,4 @@ def _certified(results: xr.Dataset) -> str:
         f"{int((status == NOT_CERTIFIED).sum())} of too many samples not certified; "
         f"residual with Clarke slopes {float(residual.min()):.2f} to {float(residual.max()):.2f}, "
         f"squares at most {float(results.residual_gap.max()):.1e} above the least there is."
-    )
-
-
-def _select(results: xr.Dataset, **wanted: str) -> xr.Dataset | None:
-    """The part of one loss and data distribution, or None where it was not run."""
-    settings = {"loss": "exponential", "data": "sphere"}
-    for axis, value in wanted.items():
-        if axis in results.dims:
-            if value not in results[axis]:
-                return None
-            results = results.sel({axis: value})
-        elif value != results.attrs.get(axis, settings[axis]):
-            return None
-    return results
-
-
-def _at_paper_width(results: xr.Dataset) -> xr.Dataset:
-    return results.sel(width=PAPER_WIDTH if PAPER_WIDTH in results.width else results.width[0])
-
-
-def _by_alpha(results: xr.Dataset, variable: str) -> dict[float, xr.DataArray]:
-    """Means over the seeds against d, for each alpha that was run."""
-    means = summarize(_at_paper_width(results), variable).mean
-    found = {float(a): means.sel(alpha=a).dropna("d") for a in means.alpha}
-    return {alpha: mean for alpha, mean in found.items() if mean.size}
-
-
-def _flip_sizes(results: xr.Dataset) -> list[Claim]:
-    ratios = {a: c / np.sqrt(c.d) for a, c in _by_alpha(results, "flip_size_exact").items()}
-    largest = {a: float(r[-1]) for a, r in ratios.items()}
-    everywhere = max(float(r.max()) for r in ratios.values())
-    listed = ", ".join(
-        f"{r:.3f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
-    )
-    return [
-        Claim("c stays below sqrt(d)", f"largest mean c/sqrt(d): {everywhere:.2f}", everywhere < 1),
-        Claim(
-            "c is much smaller than sqrt(d)",
-            f"mean c/sqrt(d) at the largest d: {listed}",
-            max(largest.values()) < 0.5,
-        ),
-    ]
-
-
-def _on_margin(results: xr.Dataset) -> list[Claim]:
-    shares = _by_alpha(results, "on_margin_share")
-    found = []
-    if 0.5 in shares:
-        least = float(shares[0.5].min())
-        found.append(
-            Claim(
-                "m = d^0.5: every sample is on the margin", f"least share {least:.3f}", least == 1
-            )
-        )
-    for alpha, share in shares.items():
-        if alpha == 0.5:
-            continue
-        text = f"m = d^{alpha:g}: at least 92% of the samples are on the margin"
-        for part, where in (
-            (share.where(share.d >= PAPER_LEAST_D).dropna("d"), ""),
-            (share.where(share.d < PAPER_LEAST_D).dropna("d"), f" (d < {PAPER_LEAST_D}: ours)"),
-        ):
-            if part.size:
-                at = int(part.d[int(part.values.argmin())])
-                least = float(part.min())
-                measured = f"least mean share {least:.3f} (d = {at})"
-                found.append(Claim(text + where, measured, least >= 0.92))
-    return found
-
-
-def _widths(results: xr.Dataset) -> list[Claim]:
-    if 1.0 not in results.alpha or results.width.size < 2:
-        return []
-    summary = summarize(results.sel(alpha=1.0), "flip_size_exact")
-    means = summary.mean.dropna("d")  # dimensions with every width
-    if not means.d.size:
-        return []
-    at = means.isel(d=-1)
-    spread = float((at.max() - at.min()) / at.mean())
-    noise = float((summary.std.isel(d=-1) / at).mean())
-    listed = ", ".join(f"{float(c):.2f} (k = {int(c.width)})" for c in at)
-    return [
-        Claim(
-            "the width has no significant effect on c",
-            f"d = m = {int(at.d)}: {listed}; spread {spread:.1%}, std over seeds {noise:.1%}",
-            spread <= 0.1,
-        )
-    ]
-
-
-def _alike(base: xr.Dataset, variant: xr.Dataset, other: str) -> Claim:
-    """Compares c/|x| and the share on the margin where both were run, seed by seed.
-
-    |x| is sqrt(d) on the sphere and about 1 for Gaussian data.
-    """
-    both = (base.status == Status.CONVERGED) & (variant.status == Status.CONVERGED)
-    unit = np.sqrt(base.d) if other == "gaussian" else 1.0
-    ratio = (variant.flip_size_exact * unit / base.flip_size_exact).where(both)
-    share = abs(variant.on_margin_share - base.on_margin_share).where(both)
-    change, largest = float(ratio.mean()) - 1, float(abs(ratio - 1).max())
-    name = {"logistic": "the logistic loss", "gaussian": "Gaussian data, x of variance 1/d,"}[other]
-    return Claim(
-        f"{name} gives similar results",
-        f"c over the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; the "
-        f"share on the margin by at most {float(share.max()):.3f}; {int(both.sum())} pairs of runs",
-        abs(change) <= 0.1 and float(share.max()) <= 0.05,
     )

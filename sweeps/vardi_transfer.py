@@ -2,112 +2,146 @@
 
 The universal direction of a network is a sum of the training points, so it should flip any other
 network trained on them. Trains networks of several widths, initializations and seeds on one
-dataset for each alpha, and tries the direction of each on all. Leaves every flip size in
-transfer.nc (direction a, network b) and prints, for each alpha, the flip size by a network's own
-direction and how much larger it is by the others'.
+dataset for each alpha, and tries the direction of each on all. Leaves every run in results.nc,
+every flip size in transfer.nc (direction a, network b), and in claims.md, for each alpha, the flip
+size by a network's own direction and how much larger it is by the others'.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, PRNGKeyArray
 
 import jaxkkt as jk
-from jaxkkt.datasets import Dataset
-from jaxkkt.engine.results import save
-from jaxkkt.networks import INITIALIZATIONS, Params
+from jaxkkt import studies
 from jaxkkt.perturbations import FlipStatus, transfer_matrix
+from jaxkkt.training import SUCCEEDED
 
 # Initializations of networks whose layers are all trained.
 TRAINED_IN_WHOLE = ("gaussian", "torch")
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.vardi_transfer",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--d", type=int, default=100, help="input dimension (default: 100)")
-    parser.add_argument("--alpha", type=float, nargs="+", default=[0.5, 0.8, 1.0, 1.2])
-    parser.add_argument("--width", type=int, nargs="+", default=[100, 300, 1000])
-    parser.add_argument("--seeds", type=int, default=2, help="weights a width (default: 2)")
-    parser.add_argument("--out", type=Path, default=Path("results/vardi-transfer"))
-    return parser
+class OneSphere(jk.data.Distribution):
+    """Points of the sphere, the same ones for every seed: a seed draws the weights alone."""
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
+        return jk.datasets.sphere(jax.random.key(0), samples, dim)
+
+    def draw_test(self, key: PRNGKeyArray, data_key: PRNGKeyArray, dim: int) -> tuple[Array, Array]:
+        return jk.datasets.sphere(key, jk.specs.data.HELD_OUT, dim)
 
 
-def train_on(data: Dataset, widths: Sequence[int], seeds: int) -> tuple[list[str], Params]:
-    """Networks of all widths, initializations and seeds on one dataset, padded to one width."""
-    names, trained = [], []
-    for width, initialization in product(widths, TRAINED_IN_WHOLE):
-        draw = INITIALIZATIONS[initialization]
-        keys = jax.random.split(jax.random.key(width), seeds)
-        starts = jax.vmap(lambda key, draw=draw, width=width: draw(key, width, data.x.shape[1]))(
-            keys
-        )
-        result = jax.vmap(jk.train, in_axes=(0, None, None))(starts, *data)
-        if not (result.status == jk.Status.CONVERGED).all():
-            raise ValueError(f"a network of width {width} did not converge: {result.status}")
-        pad = jax.vmap(lambda params: jk.networks.pad(params, max(widths), data.x.shape[1]))
-        trained.append(pad(result.params))
-        names += [f"{initialization}, width {width}, seed {seed}" for seed in range(seeds)]
-    return names, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trained)
+@dataclass(frozen=True)
+class Options(studies.Options):
+    d: int = 100
+    """input dimension"""
+    alpha: tuple[float, ...] = (0.5, 0.8, 1.0, 1.2)
+    """m = round(d^alpha) samples"""
+    width: tuple[int, ...] = (100, 300, 1000)
+    """hidden neurons"""
+    seeds: int = 2
+    """weights of each width and initialization, from seed 0 on"""
 
 
-def summary(alpha: float, matrix: xr.DataArray) -> str:
-    """A row of the table."""
-    own = np.diag(matrix)
-    others = (matrix.values / own)[~np.eye(own.size, dtype=bool)]
-    flipped = np.isfinite(others)
-    ratios = others[flipped] if flipped.any() else np.array([np.nan])
-    return (
-        f"| {alpha:g} | {own.size} | {own.mean():.3f} | {flipped.sum()} of {others.size} "
-        f"| {np.median(ratios):.3f} | {ratios.max():.3f} |"
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    if options.seeds < 1:
-        parser().error(f"--seeds must be at least 1, got {options.seeds}")
+def transfer(results: xr.Dataset, context: studies.Context) -> xr.Dataset:
+    """Flip sizes over alpha, direction and network; NaN where either did not converge."""
     matrices = []
-    print("| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for alpha in options.alpha:
-            samples = round(options.d**alpha)
-            data = jk.datasets.sphere(jax.random.key(0), samples, options.d)
-            names, networks = train_on(data, options.width, options.seeds)
-            flips = transfer_matrix(networks, *data)
-            sizes = np.where(flips.status == FlipStatus.FLIPPED, flips.size, np.nan)
-            matrices.append(
-                xr.DataArray(
-                    sizes,
-                    dims=("direction", "network"),
-                    coords={"direction": names, "network": names},
-                )
-            )
-            print(summary(alpha, matrices[-1]))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    table = xr.concat(matrices, xr.Variable("alpha", options.alpha))
+    for alpha in results.alpha.values:
+        runs = [run for run in context.runs if run.fields()["alpha"] == alpha]
+        matrices.append(_matrix(results, runs, context))
+    table = xr.concat(matrices, xr.Variable("alpha", results.alpha.values))
     table.attrs = {
         "long_name": "smallest perturbation along the direction of `direction` that flips all "
         "samples on the margin of `network`; NaN where none within the bracket does",
         "units": "units of the input (|x| = sqrt(d))",
     }
-    save(table.to_dataset(name="flip_size"), options.out / "transfer.nc")
-    return 0
+    return table.to_dataset(name="flip_size")
 
+
+def _matrix(results: xr.Dataset, runs: list[jk.Run], context: studies.Context) -> xr.DataArray:
+    names = [f"{r.initialization.label}, width {r.width}, seed {r.seed}" for r in runs]
+    sizes = np.full((len(runs), len(runs)), np.nan)
+    rows = [context.row(results, run) for run in runs]
+    good = [i for i, row in enumerate(rows) if row is not None and int(row.status) in SUCCEEDED]
+    if good:
+        widest = max(run.width for run in runs)
+        trained = [context.network(runs[i]) for i in good]
+        padded = [jk.networks.pad(params, widest, runs[0].d) for params in trained]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded)
+        flips = transfer_matrix(stacked, *runs[0].data.draw_training(0))
+        found = np.where(flips.status == FlipStatus.FLIPPED, flips.size, np.nan)
+        sizes[np.ix_(good, good)] = found
+    coords = {"direction": names, "network": names}
+    return xr.DataArray(sizes, dims=("direction", "network"), coords=coords)
+
+
+def claims(results: xr.Dataset) -> list[studies.Claim]:
+    """Whether the directions of others flip a network, for each dataset."""
+    found = []
+    for alpha, matrix in results.flip_size.groupby("alpha"):
+        ratios = _ratios(matrix.squeeze("alpha"))
+        flipped = int(np.isfinite(ratios).sum())
+        found.append(
+            studies.Claim(
+                f"m = d^{alpha:g}: a network's direction flips the others trained on the same data",
+                f"{flipped} of {ratios.size} pairs flipped",
+                flipped == ratios.size if ratios.size else None,
+            )
+        )
+    return found
+
+
+def notes(results: xr.Dataset) -> str:
+    """The table of flip sizes, by alpha."""
+    lines = [
+        "| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        summary(float(a), results.flip_size.sel(alpha=a)) for a in results.alpha.values
+    ]
+    return "\n".join(lines)
+
+
+def summary(alpha: float, matrix: xr.DataArray) -> str:
+    """A row of the table."""
+    own, ratios = np.diag(matrix), _ratios(matrix)
+    trained = own[np.isfinite(own)]
+    flipped = ratios[np.isfinite(ratios)]
+    shown = flipped if flipped.size else np.array([np.nan])
+    mean = trained.mean() if trained.size else np.nan
+    return (
+        f"| {alpha:g} | {trained.size} | {mean:.3f} | {flipped.size} of {ratios.size} "
+        f"| {np.median(shown):.3f} | {shown.max():.3f} |"
+    )
+
+
+def _ratios(matrix: xr.DataArray) -> np.ndarray:
+    """Flip sizes by others' directions over those by the own one, of networks that were trained."""
+    own = np.diag(matrix)
+    trained = np.isfinite(own)
+    ratios = (matrix.values / own)[np.ix_(trained, trained)]
+    return ratios[~np.eye(len(ratios), dtype=bool)]
+
+
+def parts(options: Options) -> list[studies.Part]:
+    runs = jk.grid(
+        d=options.d,
+        alpha=options.alpha,
+        width=options.width,
+        initialization=TRAINED_IN_WHOLE,
+        seed=range(options.seeds),
+        data=OneSphere,
+    )
+    derived = studies.Derived("transfer", transfer)
+    return [studies.Part(runs, claims=claims, notes=notes, derived=derived, keep=True)]
+
+
+STUDY = studies.Study("vardi-transfer", __doc__, Options, parts)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(studies.run_module(__spec__))

@@ -13,8 +13,7 @@ from jaxkkt.datasets import Dataset
 CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
 
 
-# Certificates take most of a sweep's compilation, and have tests of their own.
-sweep = partial(jk.sweep, measurements=[jk.flips()], progress=False)
+sweep = partial(jk.sweep, progress=False)
 
 
 @partial(jax.jit, static_argnames=("m", "d", "k"))

@@ -24,6 +24,18 @@ NEAR = 0.05
 # What `certificate` makes room for at this tolerance, in the trained network below.
 ROOM = (12, 2)
 
+OBTUSE = np.array([2.0, 1.0, -0.5]), np.array([-1.5, -0.5, 1.0])
+ACUTE = np.array([2.0, 1.0, -0.5]), np.array([0.3, 0.2, 1.0])
+with jax.enable_x64(True):
+    DERIVED = {
+        "obtuse": kkt_cases.two_samples(*OBTUSE),
+        "opposite": kkt_cases.two_samples(OBTUSE[0], -OBTUSE[0]),
+        "opposite, near": kkt_cases.two_samples(0.3 * OBTUSE[0], -0.3 * OBTUSE[0]),
+        "acute": kkt_cases.two_samples(*ACUTE),
+        "3 orthogonal to 2": kkt_cases.orthogonal(3, 2, 2.0),
+        "4 orthogonal to 1": kkt_cases.orthogonal(4, 1, 1.3),
+    }
+
 
 def scaled(params, c):
     return Params(*(c * leaf for leaf in params))
@@ -33,6 +45,14 @@ def numbers(found):
     """All that is one number, or one a neuron, but the smallest margin and the status."""
     sides = [side[2:] for side in (found.one_sided, found.clarke)]
     return *sides[0], *sides[1], found.kinks, found.normalized_margin
+
+
+def direct(params, data, side):
+    """The residual of given multipliers and slopes, squared, from the definition."""
+    theta = kkt_cases.at_margin_one(params, *data)
+    pulls = kkt_cases.gradients(theta, *data, np.asarray(side.slopes))
+    rest = kkt_cases.vector(theta) - np.asarray(side.multipliers) @ pulls
+    return rest @ rest / (kkt_cases.vector(theta) @ kkt_cases.vector(theta))
 
 
 def reference(params, data, free):

@@ -19,12 +19,13 @@ class Derived(NamedTuple):
     one_sided: float
 
 
-def two_samples(x_plus, x_minus):
+def two_samples(x_plus, x_minus, biases=True):
     """One sample and one neuron of each sign.
 
-    z = (x, 1), c = max(0, cos of the angle between z_1 and z_2), s = sqrt(1 - c^2). Neuron 1 has
-    v^2 = a and u = v g for the unit vector g = (z_1/|z_1| - c z_2/|z_2|) / s: g . z_1 = s |z_1|,
-    and g . z_2 is 0, a kink, where c > 0; at most 0 where c = 0. So q_1 = a s |z_1| = 1 gives a.
+    z = (x, 1), or (x, 0) without biases, c = max(0, cos of the angle between z_1 and z_2),
+    s = sqrt(1 - c^2). Neuron 1 has v^2 = a and u = v g for the unit vector
+    g = (z_1/|z_1| - c z_2/|z_2|) / s: g . z_1 = s |z_1|, and g . z_2 is 0, a kink, where c > 0;
+    at most 0 where c = 0. So q_1 = a s |z_1| = 1 gives a.
     v = lambda_1 u . z_1 asks for lambda_1 = 1/(s |z_1|) = a, u = v (lambda_1 z_1 - tau z_2) for
     tau = lambda_1 c |z_1|/|z_2| = c/(s |z_2|) = c lambda_2: the slope at the kink is c. Neuron 2
     has the same slope at z_1.
@@ -34,7 +35,7 @@ def two_samples(x_plus, x_minus):
     1 - 2 s^2/(1 + s^2) = c^2/(1 + s^2).
     """
     x, y = np.stack([x_plus, x_minus]), np.array([1.0, -1.0])
-    z = np.concatenate([x, np.ones((2, 1))], axis=1)
+    z = np.concatenate([x, np.full((2, 1), float(biases))], axis=1)
     length = np.linalg.norm(z, axis=1)
     unit = z / length[:, None]
     c = max(0.0, unit[0] @ unit[1])

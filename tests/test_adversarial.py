@@ -71,7 +71,14 @@ def test_it_stops_when_accuracy_has_not_risen_for_a_while(case):
 
 def test_judging_before_projecting_sees_other_networks(case):
     start, x, y = case
-    settings = {"radius": 0.3, "ball": 0.2, "key": KEY, "epochs": 25, "patience": 25, **FEW}
+    settings = {
+        "radius": 0.3,
+        "weight_radius": 0.2,
+        "key": KEY,
+        "epochs": 25,
+        "patience": 25,
+        **FEW,
+    }
     after = adversarial_training(start, x, y, **settings)
     before = adversarial_training(start, x, y, judged_before_projecting=True, **settings)
     assert_same_bits(before.params, after.params)
@@ -80,15 +87,15 @@ def test_judging_before_projecting_sees_other_networks(case):
 
 def test_lanes_equal_a_loop(case):
     start, x, y = case
-    radii, balls = jnp.array([0.1, 0.3, 0.5]), jnp.array([1.0, 0.1, 0.3])
+    radii, weight_radii = jnp.array([0.1, 0.3, 0.5]), jnp.array([1.0, 0.1, 0.3])
 
-    def train(radius, ball):
-        return adversarial_training(start, x, y, radius, ball, KEY, epochs=30, patience=4, **FEW)
+    def train(*radii):
+        return adversarial_training(start, x, y, *radii, KEY, epochs=30, patience=4, **FEW)
 
-    together = jax.vmap(train)(radii, balls)
+    together = jax.vmap(train)(radii, weight_radii)
     assert len(set(together.epochs.tolist())) > 1
     for i in range(3):
-        alone = train(float(radii[i]), float(balls[i]))
+        alone = train(float(radii[i]), float(weight_radii[i]))
         assert alone.epochs == together.epochs[i]
         assert_close(lane(together, i).params, alone.params, rtol=1e-3, atol=1e-5)
 
@@ -119,7 +126,7 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
     ("settings", "message"),
     [
         ({"radius": 0.0}, "radius must be positive and finite, got 0"),
-        ({"ball": -1.0}, "ball must be positive and finite, got -1"),
+        ({"weight_radius": -1.0}, "weight_radius must be positive and finite, got -1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
@@ -127,7 +134,7 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
     ],
 )
 def test_bad_arguments_are_refused(case, settings, message):
-    arguments = {"radius": 0.1, "ball": 1.0, "key": KEY} | settings
+    arguments = {"radius": 0.1, "weight_radius": 1.0, "key": KEY} | settings
     with pytest.raises(ValueError, match=message):
         adversarial_training(*case, **arguments)
 

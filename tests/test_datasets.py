@@ -107,8 +107,15 @@ def test_bad_sizes_are_refused(draw):
 
 
 def test_validate_accepts_good_data():
-    datasets.validate(X, Y)
-    datasets.validate(jnp.asarray(X), jnp.asarray(Y))
+    for x, y in [(X, Y), (jnp.asarray(X), jnp.asarray(Y)), (X.tolist(), Y.tolist())]:
+        data = datasets.validate(x, y)
+        np.testing.assert_array_equal(data.x, X)
+        np.testing.assert_array_equal(data.y, Y)
+        assert data.x.dtype == data.y.dtype == jnp.float32
+
+
+def test_validate_accepts_lists_of_whole_numbers():
+    assert datasets.validate([[1, 0], [0, 1]], [1, -1]).y.dtype == jnp.float32
 
 
 def replaced(array, index, value):
@@ -134,6 +141,8 @@ def replaced(array, index, value):
         (replaced(X, (2, 1), np.nan), Y, "x must be finite, but 1 rows .* first row 2"),
         (replaced(X, ([1, 3], 0), np.inf), Y, "x must be finite, but 2 rows .* first row 1"),
         (replaced(X, (3, 2), -np.inf), Y, "first row 3"),
+        ([[1.0, 2.0], [3.0]], [1, -1], "x must be an array, or lists of numbers that make one"),
+        (X.tolist(), [1, -1, -1, 0], r"labels must be -1 or 1, got \[0.0\]"),
         (X, replaced(Y, 1, 0), r"labels must be -1 or 1, got \[0.0\]"),
         (X, replaced(Y, 1, 2), r"labels must be -1 or 1, got \[2.0\]"),
         (X, replaced(Y, 0, np.nan), r"labels must be -1 or 1, got \[nan\]"),
@@ -147,7 +156,13 @@ def test_validate_refuses(x, y, message):
 
 
 def test_validate_accepts_float64_in_float64_mode(float64):
-    datasets.validate(X.astype(np.float64), Y.astype(np.float64))
+    data = datasets.validate(X.astype(np.float64), Y.astype(np.float64).tolist())
+    assert data.x.dtype == data.y.dtype == jnp.float64
+
+
+def test_validate_refuses_mixed_precision(float64):
+    with pytest.raises(ValueError, match="y is float32, but what it is used with is float64"):
+        datasets.validate(X.astype(np.float64), Y)
 
 
 def test_validate_sees_the_shapes_of_traced_arrays():
@@ -181,4 +196,5 @@ def test_half_distances_are_to_the_nearest_point_of_the_other_class():
         away = np.linalg.norm(np.asarray(others) - np.asarray(x)[i], axis=1)
         expected = away[np.asarray(labels) == -float(y[i])].min() / 2
         assert found[i] == pytest.approx(expected, rel=1e-4)
-    assert (datasets.half_distances(x, y, others, jnp.zeros(9)) == jnp.inf).all()
+    same = jnp.ones(7)
+    assert (datasets.half_distances(x, same, others, jnp.ones(9)) == jnp.inf).all()

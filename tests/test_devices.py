@@ -18,7 +18,6 @@ from jaxkkt.engine import buckets, executors
 from jaxkkt.engine.devices import devices, using
 from jaxkkt.engine.store import Store
 
-FLOW = jk.flow_protocol()
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
 
 ON_DEVICES = """
@@ -37,7 +36,7 @@ def recorded(bucket, queue, programs, *rest):
     return run_bucket(bucket, queue, programs, *rest)
 streams.run_bucket = recorded
 runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-table = jk.sweep(runs, measurements=[jk.flips()], progress=False)
+table = jk.sweep(runs, progress=False)
 print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
 """
 
@@ -49,7 +48,7 @@ import jaxkkt as jk
 
 runs = jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0])
 with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-    table = jk.sweep(runs, measurements=[jk.flips()], progress=False, executor=executor)
+    table = jk.sweep(runs, progress=False, executor=executor)
 print(json.dumps(table.flip_size.values.ravel().tolist()))
 """
 
@@ -83,8 +82,8 @@ class TestDevices:
     def test_accelerators_share_the_runs_and_have_a_stream_each(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
         gpus = [SimpleNamespace(platform="gpu")] * 4
-        (alone,) = buckets.plan(runs, FLOW, "gpu", 1)
-        (shared,) = buckets.plan(runs, FLOW, "gpu", 4)
+        (alone,) = buckets.plan(runs, "gpu", 1)
+        (shared,) = buckets.plan(runs, "gpu", 4)
         assert alone.lanes == 40
         assert shared.lanes == 10
         assert buckets.streams([shared], gpus) == 4
@@ -250,8 +249,8 @@ class TestExecutors:
 
     def test_there_is_work_for_many_workers(self):
         planned = jk.plan_sweep(jk.grid(d=[8, 12], alpha=[1.0], width=[20], seed=range(200)))
-        parts = list(executors._parts(planned.buckets, (), 600))
+        parts = list(executors._parts(planned.buckets, ()))
         assert 48 <= len(parts) <= 80
-        assert sorted(r.name for p in parts for r in p.runs) == sorted(
+        assert sorted(r.name for _, runs in parts for r in runs) == sorted(
             r.name for b in planned.buckets for r in b.runs
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import chex
 import jax
 import numpy as np
+import optax
 import pytest
 import xarray as xr
 from cases import sweep
@@ -20,9 +21,6 @@ from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.training import Status
 
-FLOW = jk.flow_protocol()
-
-
 def mixed_grid() -> list[jk.Run]:
     return [
         *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5]),
@@ -32,107 +30,48 @@ def mixed_grid() -> list[jk.Run]:
     ]
 
 
-class TestRun:
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"seed": -1}, "seed must be at least 0, got -1"),
-            ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
-            ({"seed": True}, "seed must be an integer, got True"),
-            ({"seed": 1.0}, "seed must be an integer, got 1.0"),
-            ({"width": 0}, "width must be at least 1, got 0"),
-            ({"d": 0}, "d must be at least 1, got 0"),
-            ({"samples": 1}, "samples must be at least 2, got 1"),
-            ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
-            ({"data": "cube"}, "unknown data 'cube': choose from"),
-            ({"init_scale": float("nan")}, "init_scale must be positive and finite, got nan"),
-        ],
-    )
-    @pytest.mark.usefixtures("unchecked")
-    def test_refuses(self, change, message):
-        with pytest.raises(ValueError, match=message):
-            replace(jk.Run(d=5, samples=4, width=3, seed=0), **change)
-
-    @pytest.mark.usefixtures("unchecked")
-    def test_numpy_integers_are_integers(self):
-        assert jk.Run(np.int64(5), 4, 3, np.uint8(7)).name == jk.Run(5, 4, 3, 7).name
-
-    def test_keys_differ_wherever_a_draw_should(self):
-        base = jk.Run(d=5, samples=4, width=3, seed=0)
-        bits = lambda key: tuple(jax.random.key_data(key).tolist())  # noqa: E731
-        for field, value in (("d", 6), ("samples", 5), ("seed", 1), ("data", "gaussian")):
-            assert bits(replace(base, **{field: value}).data_key()) != bits(base.data_key())
-        for field, value in (("d", 6), ("width", 4), ("seed", 1), ("initialization", "gaussian")):
-            assert bits(replace(base, **{field: value}).init_key()) != bits(base.init_key())
-        assert bits(base.data_key()) != bits(base.init_key())
-        assert bits(replace(base, width=9).data_key()) == bits(base.data_key())
-
-
-class TestGrid:
-    def test_sample_counts_are_rounded_powers(self):
-        runs = jk.grid(d=[100, 200], alpha=[0.8, 1.2], seed=[0])
-        assert [r.samples for r in runs] == [40, 251, 69, 577]
-
-    def test_names_are_unique(self):
-        runs = mixed_grid()
-        assert len({r.name for r in runs}) == len(runs)
-
-    @pytest.mark.parametrize(
-        ("axes", "message"),
-        [
-            ({"d": [5]}, "exactly one of `alpha` and `samples`"),
-            ({"d": [5], "alpha": [1.0], "samples": [4]}, "exactly one of"),
-            ({"d": [], "alpha": [1.0]}, "no values for d"),
-            ({"d": [5], "alpha": [1.0], "seed": []}, "no values for seed"),
-        ],
-    )
-    def test_refuses(self, axes, message):
-        with pytest.raises(ValueError, match=message):
-            jk.grid(**axes)
-
-
 class TestPlan:
     def test_every_run_has_one_place_that_holds_it(self):
         runs = mixed_grid()
-        planned = plan(runs, FLOW)
+        planned = plan(runs)
         assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
         for b in planned:
             assert b.lanes == 1
             for r in b.runs:
                 assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
-                assert r.loss == b.loss
-                assert b.representation == FLOW.representation_for(r.samples, r.d)
+                assert r.protocol == b.runs[0].protocol
+                assert b.representation == r.protocol.representation_for(r.samples, r.d)
 
     def test_padding_is_bounded_and_shapes_are_shared(self):
         runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
-        planned = plan(runs, FLOW)
+        planned = plan(runs)
         shapes = {(r.samples, r.d, r.width) for r in runs}
         assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
         assert len(planned) < len(shapes) / 2
 
     def test_depends_on_the_runs_and_not_their_order(self):
         runs = mixed_grid()
-        assert plan(runs, FLOW) == plan(runs[::-1], FLOW)
+        assert plan(runs) == plan(runs[::-1])
 
     def test_an_accelerator_runs_many_lanes_and_a_cpu_many_streams(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
-        (bucket,) = plan(runs, FLOW, "gpu")
+        (bucket,) = plan(runs, "gpu")
         assert 8 <= bucket.lanes <= 40
-        assert buckets.streams(plan(runs, FLOW), jax.devices("cpu")) == min(40, buckets.cores())
-        huge = plan(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)), FLOW)
+        assert buckets.streams(plan(runs), jax.devices("cpu")) == min(40, buckets.cores())
+        huge = plan(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
         assert buckets.streams(huge, jax.devices("cpu")) == 1
 
     def test_a_ball_keeps_the_initial_weights_too(self):
-        (run,) = jk.grid(d=[8], samples=[50], width=[30], seed=[0], loss=["logistic"])
+        ball = jk.lazy.lazy_flow(1.0)
         inside, free = (
-            plan([run], protocol)[0].lane_bytes
-            for protocol in (jk.lazy.lazy_flow(1.0), replace(jk.lazy.lazy_flow(1.0), ball=None))
+            plan(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].lane_bytes
+            for protocol in (ball, ball.replace(ball=None))
         )
         assert inside - free == 4 * 8 * 30
 
     def test_mini_batches_and_full_batches_are_kept_apart(self):
-        protocol = jk.paper_protocol(batch_size=10)
-        planned = plan(jk.grid(d=[8], alpha=[1.0, 1.2], seed=[0]), protocol)
+        runs = jk.grid(d=8, alpha=[1.0, 1.2], seed=0, protocol="paper", batch_size=10)
+        planned = plan(runs)
         assert [b.samples for b in planned] == [8, 12]
 
     def test_describes_the_cost(self):
@@ -143,7 +82,7 @@ class TestPlan:
 
 class TestRuns:
     def test_draws_come_from_the_run_alone(self):
-        run = jk.Run(d=9, samples=7, width=5, seed=3, init_scale=0.5)
+        (run,) = jk.grid(d=9, samples=7, width=5, seed=3, init_scale=0.5)
         params, data = draw(run)
         alone = jk.datasets.sphere(run.data_key(), 7, 9)
         start = jk.networks.torch_linear(run.init_key(), 5, 9, 0.5)
@@ -157,7 +96,7 @@ class TestRuns:
         steps = []
         for run in (*runs[:16:5], *runs[16:]):  # every value of every axis; each shape compiles
             params, data = jax.device_put(draw(run))
-            alone = jk.train(params, *data, jk.flow_protocol(run.loss))
+            alone = jk.train(params, *data, run.protocol)
             fields = {k: v for k, v in run.fields().items() if k in table.dims}
             row = table.sel(fields)
             assert row.status == alone.status == Status.CONVERGED
@@ -178,11 +117,11 @@ class TestRuns:
     def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
         """A single run, a partial batch and another order give the bits of the whole bucket."""
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(plan(runs, FLOW)[0], lanes=3)
-        programs = compile_bucket(bucket, FLOW, [jk.flips()])
+        bucket = replace(plan(runs)[0], lanes=3)
+        programs = compile_bucket(bucket)
 
         def rows(some):
-            found = run_bucket(bucket, deque(some), programs, FLOW.expected_steps, Tally())
+            found = run_bucket(bucket, deque(some), programs, Tally())
             return {row.run: row.values for row in found}
 
         whole = rows(bucket.runs)
@@ -217,15 +156,15 @@ class TestRuns:
         def fail(params, data):
             raise ArithmeticError("no such number")
 
-        measurements = [jk.measurements.Measurement("fails", fail, {})]
+        runs = jk.grid(d=8, alpha=1.0, width=20, seed=0, measure=fail)
         with pytest.raises(ArithmeticError, match="no such number"):
-            sweep(mixed_grid(), measurements=measurements)
+            sweep(runs)
 
     def test_an_error_while_running_is_raised(self, monkeypatch):
         def fail(*args):
             raise MemoryError("not enough")
 
-        monkeypatch.setattr(lanes, "draw_padded", fail)
+        monkeypatch.setattr(lanes, "draw", fail)
         with pytest.raises(MemoryError, match="not enough"):
             sweep(mixed_grid())
 
@@ -238,19 +177,21 @@ class TestRuns:
 
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(plan(runs, FLOW)[0], lanes=2)
-        programs = compile_bucket(bucket, FLOW, [jk.flips()])
+        bucket = replace(plan(runs)[0], lanes=2)
+        programs = compile_bucket(bucket)
         tally = Tally()
         queue = deque(bucket.runs)
-        rows = list(run_bucket(bucket, queue, programs, FLOW.expected_steps, tally))
+        rows = list(run_bucket(bucket, queue, programs, tally))
         assert tally.useful_steps == sum(row.values["steps"] + 1 for row in rows)
         assert tally.useful_steps <= tally.lane_steps
         assert tally.useful_share() > 0.7
 
-    def test_failed_runs_have_a_status_and_no_numbers(self):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
-        protocol = jk.Protocol(jk.optimizers.loss_scaled(1e6), name="far too fast")
-        table = sweep(runs, protocol)
+    def test_failed_runs_have_a_status_and_are_named(self, caplog):
+        too_fast = jk.Descent(learning_rate=1e6)
+        runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(3), optimizer=too_fast)
+        with caplog.at_level("WARNING"):
+            table = sweep(runs)
+        assert "3 of 3 runs failed, and no mean counts them. 3 DIVERGED: the loss" in caplog.text
         assert (table.status == Status.DIVERGED).all()
         assert np.isnan(table.flip_size).all()
         assert np.isnan(table.flip_size_exact).all()
@@ -277,17 +218,38 @@ class TestResults:
             for run in jk.grid(d=[4, 6], samples=[3], width=[2], seed=range(3))
         ]
         rows[4].values["c"] = float("inf")
-        return results.to_dataset(rows, {"c": {"units": "u"}}, {"protocol": "p"})
+        return results.to_dataset(rows, {"platform": "p"})
 
     def test_missing_combinations_are_nan_with_a_status(self):
-        rows = [
-            Row(jk.Run(4, 3, 2, 0), {"c": 1.0, "status": 1}),
-            Row(jk.Run(5, 3, 7, 0), {"c": 2.0, "status": 1}),
-        ]
-        table = results.to_dataset(rows, {}, {})
+        runs = jk.grid(d=4, samples=3, width=2, seed=0) + jk.grid(d=5, samples=3, width=7, seed=0)
+        rows = [Row(run, {"c": c, "status": 1}) for run, c in zip(runs, (1.0, 2.0), strict=True)]
+        table = results.to_dataset(rows, {})
         assert table.status.sel(d=4, width=7, seed=0, samples=3) == results.NOT_RUN
         assert np.isnan(table.c.sel(d=4, width=7, seed=0, samples=3))
         assert table.c.sel(d=5, width=7, seed=0, samples=3) == 2
+
+    def test_what_all_runs_have_in_common_is_a_coordinate(self):
+        runs = jk.grid(d=4, samples=3, width=2, seed=[0], loss="logistic", data="gaussian")
+        table = results.to_dataset([Row(run, {"status": 1}) for run in runs], {})
+        assert table.loss.item() == "logistic"
+        assert table.data.item() == "gaussian"
+        assert table.slack.item() == 1.1
+        assert table.slack.attrs["long_name"] == "on the margin: q <= slack min q"
+        assert not {"loss", "data", "slack"} & set(table.dims)
+
+    def test_axes_of_one_kind_are_nan_for_the_others(self):
+        sgd = jk.optimizer(optax.sgd, learning_rate=0.1, momentum=0.9)
+        axes = {"optimizer": [sgd, "flow"], "momentum": [0.5, 0.9], "delta": 0.02}
+        runs = jk.grid(d=4, samples=3, width=2, seed=0, **axes)
+        assert len(runs) == 3
+        rows = [Row(run, {"c": float(i), "status": 1}) for i, run in enumerate(runs)]
+        table = results.to_dataset(rows, {})
+        assert table.sizes["optimizer"] == 2
+        assert table.c.sel(optimizer="sgd", momentum=0.9).item() == 1
+        assert table.c.sel(optimizer="flow").dropna("momentum").item() == 2
+        # The flow's own setting is decided by the optimizer: no axis.
+        assert table.delta.dims == ("optimizer",)
+        assert table.delta.sel(optimizer="flow") == 0.02
 
     def test_means_leave_out_and_count_what_failed(self):
         summary = jk.summarize(self.table(), "c")

@@ -45,7 +45,7 @@ def test_apply_matches_float64(shape):
 
 
 def test_margins_are_outputs_times_labels():
-    params, x = draw(), points()
+    params, x = draw(), points().at[4].set(0)
     y = jnp.array([1.0, -1.0, -1.0, 1.0, 0.0, -1.0, 1.0])
     expected, bound = float64_outputs(params, x)
     got = np.asarray(networks.margins(params, x, y))
@@ -69,6 +69,53 @@ def test_relu_has_derivative_zero_at_zero():
     grads = jax.grad(lambda p: networks.apply(p, jnp.array([1.0, 2.0])))(params)
     np.testing.assert_array_equal(grads.w, [[0, 0], [-1, -2]])
     np.testing.assert_array_equal(grads.v, [0, 3])
+
+
+@pytest.mark.parametrize("shape", [(5,), (7, 5), (2, 3, 5)])
+def test_values_and_input_gradients_are_those_of_autodiff(shape):
+    params = draw()
+    x = jax.random.normal(jax.random.key(2), shape)
+    outputs, gradients = networks.value_and_input_gradient(params, x)
+    np.testing.assert_array_equal(outputs, networks.apply(params, x))
+    expected = jax.grad(lambda x: networks.apply(params, x).sum())(x)
+    np.testing.assert_allclose(gradients, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_values_and_parameter_gradients_are_those_of_autodiff():
+    params, x = draw(), points()
+    weights = jnp.linspace(-1, 2, 7)
+    outputs, pullback = networks.value_and_pullback(params, x)
+    np.testing.assert_array_equal(outputs, networks.apply(params, x))
+    expected = jax.grad(lambda p: jnp.vdot(weights, networks.apply(p, x)))(params)
+    for got, gradient in zip(pullback(weights), expected, strict=True):
+        np.testing.assert_allclose(got, gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_a_neuron_at_zero_preactivation_pulls_nowhere():
+    # The first neuron is exactly 0 at x = (1, 2).
+    params = Params(jnp.array([[2.0, -1.0], [1.0, 1.0]]), jnp.zeros(2), jnp.array([3.0, -1.0]))
+    x = jnp.array([[1.0, 2.0]])
+    np.testing.assert_array_equal(networks.value_and_input_gradient(params, x)[1], [[-1, -1]])
+    over_parameters = networks.value_and_pullback(params, x)[1](jnp.ones(1))
+    np.testing.assert_array_equal(over_parameters.w, [[0, 0], [-1, -2]])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (Params(jnp.ones((3, 4)), jnp.ones(3), jnp.ones(2)), r"k >= 1, got w \(3, 4\), b \(3,\)"),
+        (Params(jnp.ones((3, 5)), jnp.ones(3), jnp.ones(3)), r"needs w \(k, 4\)"),
+        (Params(jnp.ones((0, 4)), jnp.ones(0), jnp.ones(0)), "k >= 1"),
+        (Params(*(np.ones(s) for s in ((3, 4), 3, 3))), "w is float64, which JAX would round"),
+        (Params(np.ones((3, 4), "f"), np.ones(3, "f"), np.ones(3)), "v is float64, which JAX"),
+        (Params(jnp.ones((3, 4)), jnp.ones(3), [1.0]), "v must be an array, got list"),
+        ((jnp.ones((3, 4)), jnp.ones(3), jnp.ones(3)), r"Params\(w, b, v\), .* got tuple"),
+    ],
+)
+def test_check_parameters_refuses(params, message):
+    with pytest.raises(ValueError, match=message):
+        networks.check_parameters(params, 4)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,41 @@ def test_one_line_a_value_with_its_name(ax):
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["$a$ = 0.5", "$a$ = 1"]
 
 
+def test_runs_that_were_not_made_get_no_line(ax):
+    some = table().sel(width=3)
+    some["status"] = some.status.where(some.alpha == 1.0, results.NOT_RUN)
+    jk.plotting.families(ax, some, "c", by="alpha")
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["alpha = 1"]
+
+
+def named(table):
+    """The table with names in place of its exponents, against the alphabet."""
+    return table.assign_coords(alpha=["sgd", "adam"]).rename(alpha="optimizer")
+
+
+def test_one_line_a_name(ax):
+    jk.plotting.families(ax, named(table()).sel(width=3), "c", by="optimizer")
+    labels = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert labels == ["optimizer = sgd", "optimizer = adam"]
+
+
+@pytest.mark.parametrize("dtype", [str, object])
+def test_means_along_names(ax, dtype):
+    shown = named(table()).sel(width=3)
+    shown["optimizer"] = shown.optimizer.astype(dtype)
+    # The first family has no run of the first name, whose place it keeps.
+    shown["status"] = shown.status.where((shown.d == 8) | (shown.optimizer == "adam"), 4)
+    jk.plotting.families(ax, shown.sel(d=[4, 8]), "c", by="d", along="optimizer")
+    ax.figure.canvas.draw()
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["sgd", "adam"]
+    few, both = ax.lines
+    np.testing.assert_allclose(few.get_xydata(), [[1, 5]])
+    np.testing.assert_allclose(both.get_xydata(), [[0, 5], [1, 9]])
+    corners = ax.collections[1].get_paths()[0].vertices
+    assert (corners[:, 0].min(), corners[:, 0].max()) == (0, 1)
+    assert corners[:, 1].max() == pytest.approx(9 + np.std([0, 1, 2]))
+
+
 def test_sqrt_line(ax):
     jk.plotting.sqrt_d(ax, np.array([4, 9]))
     x, y = ax.lines[0].get_data()

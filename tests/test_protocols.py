@@ -6,19 +6,19 @@ from cases import sweep
 
 import jaxkkt as jk
 
-RUNS = jk.grid(
-    d=[30],
-    alpha=[0.5, 0.8, 1.0, 1.2],
-    width=[50, 200],
-    seed=range(2),
-    loss=["exponential", "logistic"],
-)
+GRID = {
+    "d": [30],
+    "alpha": [0.5, 0.8, 1.0, 1.2],
+    "width": [50, 200],
+    "seed": range(2),
+    "loss": ["exponential", "logistic"],
+}
 
 
 @pytest.mark.slow
 def test_the_flow_ends_where_the_paper_does():
-    paper = sweep(RUNS, jk.paper_protocol())
-    flow = sweep(RUNS)
+    paper = sweep(jk.grid(**GRID, protocol="paper"))
+    flow = sweep(jk.grid(**GRID))
     for table in (paper, flow):
         assert (table.status == jk.Status.CONVERGED).all()
     assert (paper.steps / flow.steps).min() >= 50

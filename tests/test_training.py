@@ -11,6 +11,7 @@ from jaxkkt import datasets, losses, networks, optimizers, protocols, representa
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
+from jaxkkt.specs.optimizers import Descent, Flow, PaperSchedule
 from jaxkkt.training import Status
 
 FLOW = optimizers.log_loss_time(0.05)
@@ -228,11 +229,27 @@ def test_second_call_does_not_compile_again():
     compiled = training._train._cache_size()
     for seed in (1, 2):
         training.train(*flat(problem(seed=seed)), CAPPED)
-    # An equal protocol is the same one, whatever it is called.
-    training.train(*flat(problem()), Protocol(DESCENT, max_steps=150, name="other"))
+    # An equal protocol is the same one, and its numbers are no structure.
+    training.train(*flat(problem()), Protocol(DESCENT, max_steps=150))
+    training.train(*flat(problem()), Protocol(DESCENT, max_steps=151, target_log_loss=-3.0))
     assert training._train._cache_size() == compiled
-    training.train(*flat(problem()), Protocol(DESCENT, max_steps=151))
+    training.train(*flat(problem()), Protocol(DESCENT, "logistic", max_steps=150))
     assert training._train._cache_size() == compiled + 1
+
+
+def test_numbers_of_a_protocol_can_be_vmapped():
+    params, data = problem()
+    rates = jnp.array([0.01, 0.05, 0.2])
+
+    def trained(rate):
+        protocol = Protocol(Descent(learning_rate=rate), max_steps=50)
+        return training.train(params, *data, protocol)
+
+    batch = jax.vmap(trained)(rates)
+    for i, rate in enumerate(rates.tolist()):
+        alone = trained(rate)
+        assert float(batch.log_loss[i]) == pytest.approx(float(alone.log_loss), rel=1e-5)
+    assert len(set(batch.log_loss.tolist())) == 3
 
 
 def test_default_protocol_compiles_once():
@@ -284,11 +301,13 @@ def test_train_refuses_what_does_not_fit(unchecked):
 
 def test_protocols_by_name():
     flow, paper = protocols.PROTOCOLS["flow"](), protocols.PROTOCOLS["paper"]("logistic")
-    assert (flow.name, flow.loss, flow.batch_size) == ("flow(delta=0.01)", "exponential", None)
-    assert (paper.name, paper.loss, paper.batch_size) == ("paper", "logistic", 5000)
+    assert (flow.optimizer, flow.loss, flow.batch_size) == (Flow(delta=0.01), "exponential", None)
+    assert (paper.optimizer, paper.loss) == (PaperSchedule(), "logistic")
+    assert paper.batch_size == 5000
     assert flow.target_log_loss == paper.target_log_loss == protocols.TARGET
-    assert protocols.flow_protocol(target_log_loss=-5.0, delta=0.02).name == "flow(delta=0.02)"
+    assert protocols.flow_protocol(target_log_loss=-5.0, delta=0.02).optimizer.delta == 0.02
     assert protocols.flow_protocol(target_log_loss=-5.0).target_log_loss == -5
-    assert isinstance(paper.optimizer, optimizers.LinearTransformation)
+    assert protocols.flow_protocol() == protocols.flow_protocol("exponential")
+    assert isinstance(paper.rule.transformation(), optimizers.LinearTransformation)
     assert representations.cheapest(3, 4, linear=True, gram=True) == "gram"
     assert flow.representation_for(3, 4) == paper.representation_for(3, 4) == "gram"

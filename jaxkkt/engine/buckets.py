@@ -4,16 +4,16 @@ A bucket is a function of the runs, the protocol and the devices, never of what 
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 
 from jaxkkt.engine.devices import cores
-from jaxkkt.engine.specs import Run
-from jaxkkt.protocols import Protocol
 from jaxkkt.representations import Representation, step_flops
+from jaxkkt.specs.data import round_up
+from jaxkkt.specs.run import Run
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).
@@ -42,11 +42,24 @@ class Bucket:
     samples: int
     d: int
     width: int
-    loss: str
     representation: Representation
     batch: int
     lanes: int
     lane_bytes: int
+
+    @property
+    def guessed_steps(self) -> float:
+        """How many steps a run takes, roughly."""
+        return max(1, sum(run.protocol.guessed_steps for run in self.runs) / len(self.runs))
+
+    @property
+    def pauses(self) -> bool:
+        """Whether its runs pause on their way, to be measured."""
+        return self.runs[0].curve is not None
+
+    def kinds(self) -> list[Run]:
+        """One run of each kind that is measured alike: by one program."""
+        return list({_measured_alike(run): run for run in self.runs}.values())
 
     @property
     def padded_work(self) -> float:
@@ -71,47 +84,100 @@ class Bucket:
         """Memory of one stream's lanes."""
         return self.lanes * self.lane_bytes
 
+    @property
+    def trained_by(self) -> str:
+        """Loss and optimizer of its runs, or their kind of training."""
+        fields = self.runs[0].fields()
+        return f"{fields.get('loss', '')} {fields.get('optimizer', 'adversarial')}".strip()
+
     def describe(self) -> str:
         return (
             f"{self.representation:5} m <= {self.samples:<6} d <= {self.d:<5} k <= {self.width:<5}"
-            f" {self.loss:11}: {len(self.runs):4} runs, lanes a stream: {self.lanes}"
+            f" {self.trained_by}: {len(self.runs):4} runs, lanes a stream: {self.lanes}"
         )
 
 
-def plan(
-    runs: Sequence[Run], protocol: Protocol, platform: str = "cpu", device_count: int = 1
-) -> list[Bucket]:
+def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> list[Bucket]:
     """Buckets for `runs`, those of the shortest steps first, for `device_count` devices.
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
-    work. Only runs of one loss, representation and batch kind share a bucket.
+    work. Only runs whose protocols differ in numbers alone share a bucket, and of these only those
+    of one representation and batch kind.
     """
-    groups: dict[tuple[str, Representation, bool], list[_Shape]] = {}
-    for (m, d, k, loss), count in Counter((r.samples, r.d, r.width, r.loss) for r in runs).items():
-        kind = (loss, protocol.representation_for(m, d), protocol.full_batch(m))
-        useful = count * _work(kind[1], m, k, d)
-        groups.setdefault(kind, []).append(_Shape(((m, d, k),), m, d, k, count, useful))
-
-    allowed = LARGEST_PADDING_SHARE * sum(s.useful for shapes in groups.values() for s in shapes)
-    buckets = []
-    for kind, shapes in sorted(groups.items()):
-        loss, representation, _ = kind
-        merged, allowed = _merge(shapes, representation, protocol.expected_steps, allowed)
+    groups: dict[_Kind, dict[tuple[int, int, int], list[Run]]] = {}
+    for run in runs:
+        shape = (run.samples, run.d, run.width)
+        groups.setdefault(_kind(run), {}).setdefault(shape, []).append(run)
+    found = []
+    allowed = LARGEST_PADDING_SHARE * sum(
+        len(same) * _work(kind.representation, *_mkd(shape))
+        for kind, shapes in groups.items()
+        for shape, same in shapes.items()
+    )
+    for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
+        shapes = [
+            _Shape((s,), *s, len(same), len(same) * _work(kind.representation, *_mkd(s)))
+            for s, same in by_shape.items()
+        ]
+        steps = next(iter(by_shape.values()))[0].protocol.guessed_steps
+        merged, allowed = _merge(shapes, kind.representation, steps, allowed)
         for shape in merged:
-            mine = [r for r in runs if r.loss == loss and (r.samples, r.d, r.width) in shape.parts]
-            # The longest first: what is left at the end is short.
-            mine.sort(key=lambda r: (-r.samples / r.d, -r.samples, r.name))
-            m, d, k = shape.m, shape.d, shape.k
-            lane_bytes = _lane_bytes(representation, m, k, d, protocol.ball is not None)
-            # A CPU's cores are filled by streams.
-            most = 1 if platform == "cpu" else LANE_BYTES[platform] // lane_bytes
-            lanes = _lanes(-(-len(mine) // device_count), most, _work(representation, m, k, d))
-            batch = m if protocol.full_batch(m) else protocol.batch_size or m
-            buckets.append(
-                Bucket(tuple(mine), m, d, k, loss, representation, batch, lanes, lane_bytes)
-            )
-    return sorted(buckets, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
+            mine = [run for part in shape.parts for run in by_shape[part]]
+            found.append(_bucket(mine, shape, kind, platform, device_count))
+    return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
+
+
+class _Kind(NamedTuple):
+    """What runs of one bucket have in common: the structure of their training."""
+
+    training: Any
+    representation: Representation
+    full_batch: bool
+    curve: Any
+
+
+def _kind(run: Run) -> _Kind:
+    m, d = run.samples, run.d
+    curve = None if run.curve is None else (run.curve.dimension, len(run.curve.moments))
+    return _Kind(
+        jax.tree.structure(run.protocol),
+        run.protocol.representation_for(m, d),
+        run.protocol.full_batch(m),
+        curve,
+    )
+
+
+def _measured_alike(run: Run) -> Any:
+    curve = None if run.curve is None else jax.tree.structure(run.curve.measure)
+    shape = tuple(map(round_up, (run.samples, run.d, run.width)))
+    data = type(run.data), run.data.label
+    return jax.tree.structure(run.measure), curve, shape, data
+
+
+def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
+    """Sorts kinds, whatever the order of the runs."""
+    return min(str(run.to_json()) for same in shapes.values() for run in same[:1])
+
+
+def _mkd(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    m, d, k = shape
+    return m, k, d
+
+
+def _bucket(
+    runs: list[Run], shape: "_Shape", kind: _Kind, platform: str, device_count: int
+) -> Bucket:
+    # The longest first: what is left at the end is short.
+    runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, r.seed, repr(r)))
+    m, d, k = shape.m, shape.d, shape.k
+    ball = getattr(runs[0].protocol, "ball", None) is not None
+    lane_bytes = _lane_bytes(kind.representation, m, k, d, ball)
+    # A CPU's cores are filled by streams.
+    most = 1 if platform == "cpu" else LANE_BYTES[platform] // lane_bytes
+    lanes = _lanes(-(-len(runs) // device_count), most, _work(kind.representation, m, k, d))
+    batch = m if kind.full_batch else runs[0].protocol.batch_size or m  # type: ignore[attr-defined]
+    return Bucket(tuple(runs), m, d, k, kind.representation, batch, lanes, lane_bytes)
 
 
 def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:

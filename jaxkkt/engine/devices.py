@@ -1,9 +1,12 @@
 """Where a sweep runs, and what its bits depend on there."""
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkkt._version import __version__
+from jaxkkt.specs.identity import digest_of_code
 
 _CONFIG: Any = jax.config  # its attributes are those of the thread
 _SETTINGS: dict[str, Any] = {
@@ -64,9 +68,33 @@ def environment() -> dict[str, Any]:
     simd: Any = np.show_config(mode="dicts")
     return {
         "versions": {"jaxkkt": __version__, **{name: version(name) for name in names}},
+        "code": digest_of_code(),
         "platform": here.client.platform_version,
         "device": here.device_kind,
         "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),
         "settings": settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def provenance() -> dict[str, Any]:
+    """What a row says of itself beside its numbers: environment, cores, and the code's commit."""
+    commit = _commit()
+    return {**environment(), "cores": cores(), **({"commit": commit} if commit else {})}
+
+
+@cache
+def _commit() -> str:
+    """The commit of the package's source, with "+" where files differ from it; "" if it has none."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "--", Path(__file__).name):
+            return ""  # installed inside another project's repository
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""

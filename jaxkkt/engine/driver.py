@@ -1,14 +1,15 @@
 """A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 from warnings import warn
 
 import jax
@@ -17,16 +18,20 @@ import xarray as xr
 
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
-from jaxkkt.engine.devices import devices, environment
+from jaxkkt.engine.devices import devices, environment, provenance
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.lanes import Row, Tally, together
+from jaxkkt.engine.measuring import names_of
 from jaxkkt.engine.progress import Meter
-from jaxkkt.engine.specs import Run, unique
 from jaxkkt.engine.store import Store
 from jaxkkt.engine.streams import run_streams
-from jaxkkt.measurements import Measurement, certificates, flips
-from jaxkkt.networks import PRECISION
-from jaxkkt.protocols import Protocol, flow_protocol
+from jaxkkt.networks import PRECISION, Params
+from jaxkkt.specs.run import Run, fields_of, unique
+from jaxkkt.training import SUCCEEDED, Status
+
+log = logging.getLogger("jaxkkt")
+
+Keep = Literal["params"] | Collection[Run] | None
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,6 @@ class Plan:
     """What a sweep would do: its buckets and their cost."""
 
     buckets: tuple[Bucket, ...]
-    expected_steps: int
     streams: int
 
     @property
@@ -44,7 +48,7 @@ class Plan:
     @property
     def flops(self) -> float:
         """Expected operations of all matrix products, padding included."""
-        return float(self.expected_steps * sum(b.step_flops for b in self.buckets))
+        return float(sum(b.guessed_steps * b.step_flops for b in self.buckets))
 
     @property
     def bytes(self) -> int:
@@ -53,12 +57,13 @@ class Plan:
 
     def describe(self) -> str:
         lines = [b.describe() for b in self.buckets]
+        steps = sum(b.guessed_steps * len(b.runs) for b in self.buckets) / self.runs
         return "\n".join(
             [
                 *lines,
                 f"{self.runs} runs in {len(self.buckets)} buckets, streams: {self.streams}, "
                 f"{padding_share(self.buckets):.1%} of the work is padding",
-                f"about {self.flops:.1e} FLOP in matrix products at {self.expected_steps} steps "
+                f"about {self.flops:.1e} FLOP in matrix products at {steps:,.0f} steps "
                 f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
             ]
         )
@@ -81,30 +86,37 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
     return 2 * size**3 / median(seconds)
 
 
-def plan_sweep(runs: Sequence[Run], protocol: Protocol | None = None) -> Plan:
-    """The buckets and cost of a sweep, without running it."""
-    protocol = flow_protocol() if protocol is None else protocol
+def plan_sweep(runs: Sequence[Run]) -> Plan:
+    """The buckets and cost of a sweep, without running it.
+
+    Raises ValueError where two measurements of a run return the same name.
+    """
     used = devices()
-    buckets = plan(unique(runs), protocol, used[0].platform, len(used))
-    return Plan(tuple(buckets), protocol.expected_steps, streams(buckets, used))
+    buckets = plan(unique(list(runs)), used[0].platform, len(used))
+    for run in {jax.tree.structure(r.measure): r for b in buckets for r in b.runs}.values():
+        names_of(run, run.measure)
+        if run.curve is not None:
+            names_of(run, run.curve.measure)
+    return Plan(tuple(buckets), streams(buckets, used))
 
 
 def sweep(
     runs: Sequence[Run],
-    protocol: Protocol | None = None,
-    measurements: Sequence[Measurement] | None = None,
     store: str | Path | None = None,
-    progress: bool = True,
+    keep: Keep = None,
+    progress: bool | None = None,
     executor: Executor | None = None,
 ) -> xr.Dataset:
     """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
 
-    The protocol is `flow_protocol()` by default, the measurements `flips()` and `certificates()`.
-    The loss is each run's own, whatever the protocol's. With a `store` folder rows land there as
-    runs end, the dataset is saved as `results.nc`, and the same call again goes on where it was
-    stopped, with the same bits; ValueError if the folder holds a sweep with other settings.
-    The dataset's attributes hold the settings and versions. `progress` shows a bar, and at the end
-    how the time was spent.
+    Runs come from `grid`: what varies among them is a dimension, what they have in common a
+    coordinate of one value. With a `store` folder rows land there as runs end, the dataset is saved
+    as `results.nc`, and the same call again goes on where it was stopped, with the same bits;
+    ValueError if the folder holds a sweep with other settings, or if a run has no identity.
+    `keep="params"` keeps the trained network of every run in the store, and a list of runs those of
+    these: `jk.load_network(store, run)` reads them back, the very numbers that were measured.
+    `progress` shows a bar; by default where there is a terminal, and a line of logging now and then
+    where there is none.
 
     Runs train on all of this process's devices, or on that of a `with jax.default_device(...)`.
     With an `executor` they train in its workers instead, to the same bits, and land here a task at
@@ -113,17 +125,20 @@ def sweep(
     process does, and takes all that it sees: give each its own cores or accelerator, and one task
     at a time. The `store` belongs to this process alone.
     """
-    protocol, measurements = _defaults(protocol, measurements)
-    wanted = unique(runs)
+    wanted = unique(list(runs))
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
-    planned = plan_sweep(wanted, protocol)
-    settings = _settings(planned, wanted, protocol, measurements)
-    saved = Store(store, settings) if store is not None else None
+    kept = _kept(wanted, keep, store)
+    planned = plan_sweep(wanted)
     rows: dict[Run, Row] = {}
+    settings = _settings(planned, wanted, stored=store is not None)
+    saved = Store(store, settings) if store is not None else None
     if saved is not None:
         saved.tidy()
         rows = _rows(saved, wanted)
+        for run in kept & rows.keys():
+            if not saved.has_network(run.name):
+                del rows[run]
 
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
@@ -134,104 +149,118 @@ def sweep(
     def show() -> None:
         meter.show(together(tallies), len(rows), done())
 
-    what = planned.buckets, rows.keys(), protocol, measurements, tallies
     if executor is None:
-        found = run_streams(*what, devices(), show)
+        found = run_streams(planned.buckets, rows.keys(), tallies, devices(), show, kept)
     else:
-        found = run_tasks(executor, *what, show)
+        found = run_tasks(executor, planned.buckets, rows.keys(), tallies, show, kept)
     started, before = perf_counter(), len(rows)
     meter = Meter(len(wanted), sum(weights.values()), done(), progress)
+    about = provenance()
     with closing(meter), closing(found):
         show()
         for row in found:
             rows[row.run] = row
             if saved is not None:
-                saved.save(row.run.name, row.values)
-    if progress:
+                _save(saved, row, about)
+    if len(rows) > before and progress is not False:
         total, seconds = together(tallies), perf_counter() - started
         spent = f"tasks: {len(tallies)}"
         if executor is None:
             each = total.run_seconds / planned.streams
             spent = f"streams: {planned.streams}, each trained for {each:.1f} s"
-        print(
+        meter.say(
             f"{len(rows) - before} runs in {seconds:.1f} s ({spent}); "
             f"{total.useful_share():.1%} of lane-steps useful, "
-            f"{padding_share(planned.buckets):.1%} of the work padding",
-            file=sys.stderr,
+            f"{padding_share(planned.buckets):.1%} of the work padding"
         )
-    dataset = _dataset((rows[run] for run in wanted), measurements, settings)
+    failures = failed([rows[run] for run in wanted])
+    if failures:
+        log.warning(failures)
+    dataset = results.to_dataset([rows[run] for run in wanted], settings)
     if saved is not None:
         results.save(dataset, saved.folder / "results.nc")
     return dataset
 
 
-def landed(
-    runs: Sequence[Run],
-    protocol: Protocol | None = None,
-    measurements: Sequence[Measurement] | None = None,
-    *,
-    store: str | Path,
-) -> xr.Dataset:
-    """The rows that a sweep with these arguments has in `store` so far; trains nothing.
+def landed(runs: Sequence[Run], *, store: str | Path) -> xr.Dataset:
+    """The rows that a sweep of these runs has in `store` so far; trains nothing.
 
     The sweep may be running meanwhile.
 
     Raises ValueError where the folder holds a sweep with other settings, or no row.
     """
-    protocol, measurements = _defaults(protocol, measurements)
-    wanted = unique(runs)
-    settings = _settings(plan_sweep(wanted, protocol), wanted, protocol, measurements)
+    wanted = unique(list(runs))
+    settings = _settings(plan_sweep(wanted), wanted, stored=True)
     begun = (Path(store) / "settings.json").is_file()
     rows = _rows(Store(store, settings), wanted) if begun else {}
     if not rows:
         raise ValueError(f"no row has landed in {store}: start the sweep with that folder first")
-    return _dataset((rows[run] for run in wanted if run in rows), measurements, settings)
+    return results.to_dataset([rows[run] for run in wanted if run in rows], settings)
+
+
+def load_network(store: str | Path, run: Run) -> Params:
+    """The trained network of a run, kept by `sweep(..., keep=...)`: exactly what was measured.
+
+    Raises ValueError where the store has none of this run.
+    """
+    return Store.of(store).load_network(run.name)
+
+
+def failed(rows: Sequence[Row]) -> str:
+    """A sentence on the runs that did not end as they were meant to, with the remedy of each kind;
+    empty where there is none."""
+    ends: dict[int, int] = {}
+    for row in rows:
+        if row.values["status"] not in SUCCEEDED:
+            ends[row.values["status"]] = ends.get(row.values["status"], 0) + 1
+    if not ends:
+        return ""
+    kinds = "; ".join(
+        f"{count} {Status(status).name}: {Status(status).describe()}"
+        for status, count in sorted(ends.items())
+    )
+    return f"{sum(ends.values())} of {len(rows)} runs failed, and no mean counts them. {kinds}"
+
+
+def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
+    if keep is None:
+        return set()
+    if store is None:
+        raise ValueError("networks are kept in a store: give its folder, store='out'")
+    if isinstance(keep, str):
+        if keep != "params":
+            raise ValueError(f"keep must be 'params', or the runs to keep, got {keep!r}")
+        return set(runs)
+    unknown = [run for run in keep if run not in set(runs)]
+    if unknown:
+        raise ValueError(f"keep names {len(unknown)} runs that are not among those of the sweep")
+    return set(keep)
+
+
+def _save(store: Store, row: Row, about: Mapping[str, Any]) -> None:
+    if row.kept is not None:
+        store.save_network(row.run.name, row.kept)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    told = {**about, "date": date, "seconds": round(row.seconds, 3)}
+    store.save(row.run.name, {"values": row.values, "run": row.run.to_json(), "provenance": told})
 
 
 def _rows(store: Store, runs: Sequence[Run]) -> dict[Run, Row]:
     found = store.load(run.name for run in runs)
-    return {run: Row(run, found[run.name]) for run in runs if run.name in found}
+    return {run: Row(run, found[run.name]["values"]) for run in runs if run.name in found}
 
 
-def _defaults(
-    protocol: Protocol | None, measurements: Sequence[Measurement] | None
-) -> tuple[Protocol, list[Measurement]]:
-    return (
-        flow_protocol() if protocol is None else protocol,
-        [flips(), certificates()] if measurements is None else list(measurements),
-    )
-
-
-def _dataset(
-    rows: Iterable[Row], measurements: Sequence[Measurement], settings: Mapping[str, Any]
-) -> xr.Dataset:
-    attributes = {name: a for m in measurements for name, a in m.attributes.items()}
-    return results.to_dataset(rows, attributes, settings)
-
-
-def _settings(
-    planned: Plan, runs: Sequence[Run], protocol: Protocol, measurements: Sequence[Measurement]
-) -> Mapping[str, Any]:
-    """Everything that a row's bits depend on, and the runs."""
+def _settings(planned: Plan, runs: Sequence[Run], stored: bool) -> Mapping[str, Any]:
+    """Everything that a row's bits depend on; for a store the runs' identities, too."""
     lanes = {
-        f"{b.representation} m{b.samples} d{b.d} k{b.width} {b.loss}": b.lanes
+        f"{b.representation} m{b.samples} d{b.d} k{b.width} {b.trained_by}": b.lanes
         for b in planned.buckets
     }
-    return {
-        "protocol": {
-            name: getattr(protocol, name)
-            for name in (
-                "name",
-                "batch_size",
-                "target_log_loss",
-                "max_steps",
-                "trained",
-                "ball",
-                "representation",
-            )
-        },
-        "measurements": [m.name for m in measurements],
-        **environment(),
-        "lanes": lanes,
-        "runs": [run.name for run in runs],
-    }
+    columns = fields_of(list(runs))[0]
+    values: dict[str, list[Any]] = {}
+    for row in columns:
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    fields = {name: list(dict.fromkeys(some)) for name, some in values.items()}
+    names = {"runs": [run.name for run in runs]} if stored else {}
+    return {**environment(), "fields": fields, "lanes": lanes, **names}

@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from time import sleep
-from typing import Any, runtime_checkable
+from typing import Any, NamedTuple, runtime_checkable
 from typing import Protocol as Interface
 
 import cloudpickle
@@ -14,11 +15,9 @@ import cloudpickle
 from jaxkkt.engine.buckets import Bucket, streams
 from jaxkkt.engine.devices import devices, environment, using
 from jaxkkt.engine.lanes import Row, Tally, together
-from jaxkkt.engine.specs import Run
 from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
-from jaxkkt.measurements import Measurement
-from jaxkkt.protocols import Protocol
+from jaxkkt.specs.run import Run
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
 # of all.
@@ -39,14 +38,21 @@ class Executor(Interface):
     def submit(self, function: Callable[..., Any], /, *args: Any) -> Any: ...
 
 
+class _Reference(NamedTuple):
+    """A run by the places of its parts in a table that all tasks of a bucket share."""
+
+    parts: tuple[int, ...]
+    seed: int
+    keep: bool
+
+
 def run_tasks(
     executor: Executor,
     buckets: Sequence[Bucket],
     done: Collection[Run],
-    protocol: Protocol,
-    measurements: Sequence[Measurement],
     tallies: list[Tally],
     show: Callable[[], None],
+    keep: Collection[Run] = (),
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
@@ -56,23 +62,22 @@ def run_tasks(
     Raises ValueError where a worker's versions, device or flags are not those of this process, and
     the first error of a task, once the rows of others that have ended are through.
     """
-    common = cloudpickle.dumps((environment(), protocol, list(measurements)))
-    tasks: list[Any] = []
+    tasks: dict[Any, tuple[Run, ...]] = {}
     try:
-        for part in _parts(buckets, done, protocol.expected_steps):
-            tasks.append(executor.submit(train_part, common, part))
+        for common, runs, references in _tasks(buckets, done, keep):
+            tasks[executor.submit(train_part, common, references)] = runs
         while tasks:
             failed = None
-            for task in list(tasks):
+            for task, runs in list(tasks.items()):
                 if task.done():
-                    tasks.remove(task)
+                    del tasks[task]
                     try:
                         rows, tally = task.result()
                     except Exception as error:
                         failed = failed or error
                         continue
                     tallies.append(tally)
-                    yield from rows
+                    yield from (row._replace(run=runs[row.run]) for row in rows)
             if failed is not None:
                 raise failed
             show()
@@ -83,14 +88,17 @@ def run_tasks(
                 task.cancel()
 
 
-def train_part(common: bytes, part: Bucket) -> tuple[list[Row], Tally]:
+def train_part(common: bytes, references: list[_Reference]) -> tuple[list[Row], Tally]:
     """A task: trains and measures a part of a bucket, in a worker."""
     if os.getpid() != _IMPORTED_BY:
         raise RuntimeError(
             "this worker is a fork, in which JAX hangs: give the executor spawned processes, as "
             "ProcessPoolExecutor(4, multiprocessing.get_context('spawn')) does"
         )
-    expected, protocol, measurements = _loaded(common)
+    expected, bucket, parts = _loaded(common)
+    runs = tuple(_run(parts, reference) for reference in references)
+    keep = {run for run, reference in zip(runs, references, strict=True) if reference.keep}
+    part = replace(bucket, runs=runs)
     with using(expected["settings"]):
         differing = differences(expected, environment(), ("in the sweep", "in the worker"))
         if differing:
@@ -100,22 +108,61 @@ def train_part(common: bytes, part: Bucket) -> tuple[list[Row], Tally]:
             )
         used = devices()
         tallies = [Tally() for _ in range(streams([part], used))]
-        rows = run_streams([part], (), protocol, measurements, tallies, used, lambda: None)
-        return list(rows), together(tallies)
+        rows = list(run_streams([part], (), tallies, used, lambda: None, keep))
+        # The sweep knows its runs by their place: specs of own functions change on the way.
+        places = {run: i for i, run in enumerate(runs)}
+        return [row._replace(run=places[row.run]) for row in rows], together(tallies)
 
 
 @lru_cache(maxsize=1)
 def _loaded(common: bytes) -> Any:
-    """The same objects for every task of a sweep: functions made anew would compile anew."""
+    """The same objects for every task of a bucket: functions made anew would compile anew."""
     return cloudpickle.loads(common)
 
 
-def _parts(buckets: Sequence[Bucket], done: Collection[Run], steps: int) -> Iterator[Bucket]:
+_PARTS = ("data", "network", "initialization", "protocol", "measure", "curve")
+
+
+def _run(parts: Sequence[Any], reference: _Reference) -> Run:
+    fields = {name: parts[i] for name, i in zip(_PARTS, reference.parts, strict=True)}
+    return Run(**fields, seed=reference.seed)
+
+
+def _tasks(
+    buckets: Sequence[Bucket], done: Collection[Run], keep: Collection[Run]
+) -> Iterator[tuple[bytes, tuple[Run, ...], list[_Reference]]]:
+    """Of every task what its bucket shares, its runs, and what stands for them."""
+    expected = environment()
+    for bucket, groups in groupby(_parts(buckets, done), lambda part: part[0]):
+        places: dict[Any, int] = {}
+        tasks = []
+        for _, runs in groups:
+            references = [
+                _Reference(
+                    tuple(
+                        places.setdefault((name, getattr(run, name)), len(places))
+                        for name in _PARTS
+                    ),
+                    run.seed,
+                    run in keep,
+                )
+                for run in runs
+            ]
+            tasks.append((runs, references))
+        parts = [value for _, value in places]
+        common = cloudpickle.dumps((expected, replace(bucket, runs=()), parts))
+        for runs, references in tasks:
+            yield common, runs, references
+
+
+def _parts(
+    buckets: Sequence[Bucket], done: Collection[Run]
+) -> Iterator[tuple[Bucket, tuple[Run, ...]]]:
     waiting = [(b, [run for run in b.runs if run not in done]) for b in buckets]
-    work = {b: steps * b.padded_work / len(b.runs) for b in buckets}
+    work = {b: b.guessed_steps * b.padded_work / len(b.runs) for b in buckets}
     total = sum(len(runs) * work[b] for b, runs in waiting)
     most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)
     for bucket, runs in waiting:
         size = max(bucket.lanes, int(most / work[bucket]))
         for i in range(0, len(runs), size):
-            yield replace(bucket, runs=tuple(runs[i : i + size]))
+            yield bucket, tuple(runs[i : i + size])

@@ -1,8 +1,8 @@
 """Running a bucket: lanes of a compiled batch take runs from a queue until it is empty."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -12,11 +12,12 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.draws import draw_padded
-from jaxkkt.engine.programs import Programs
-from jaxkkt.engine.specs import Run
+from jaxkkt.engine.draws import draw, pad_data, pad_params
+from jaxkkt.engine.measuring import CURVE, measure
+from jaxkkt.engine.programs import Lane, Programs, numbers_of
 from jaxkkt.networks import Params
-from jaxkkt.training import State, Status
+from jaxkkt.specs.run import Run
+from jaxkkt.training import Status
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 0.5
@@ -24,10 +25,16 @@ FIRST_CHUNK = 20
 
 
 class Row(NamedTuple):
-    """A finished run: what was measured, and how it ended, as Python numbers."""
+    """A finished run: what was measured and how it ended, as Python numbers and lists of them.
+
+    `seconds` went by from its first step to its last measurement, in a lane beside others.
+    `kept` is the trained network, at the run's own size, where it was asked for.
+    """
 
     run: Run
-    values: dict[str, float | int]
+    values: dict[str, Any]
+    seconds: float = 0.0
+    kept: Params | None = None
 
 
 @dataclass
@@ -69,42 +76,51 @@ def together(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-class _Lane(NamedTuple):
+@dataclass
+class _Occupant:
+    """A run in its lane: what it started from, and what was measured on its way."""
+
     run: Run
-    params: Params
+    start: Params
     data: Dataset
+    padded: tuple[Params, Dataset]
+    began: float
+    moments: list[dict[str, Any]] = field(default_factory=list)
+    networks: list[Params] = field(default_factory=list)
 
 
 def run_bucket(
     bucket: Bucket,
     queue: deque[Run],
     programs: Programs,
-    expected_steps: int,
     tally: Tally,
     stop: Event | None = None,
+    keep: Collection[Run] = (),
 ) -> Iterator[Row]:
     """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
 
     Other threads may take from the same queue. A run's numbers do not depend on its lane, on the
     runs beside it or on the chunk length. Ends between two chunks once `stop` is set.
     """
-    lanes: list[_Lane | None] = [None] * bucket.lanes
-    batch: tuple[State, Any] = programs.idle()
-    chunk = FIRST_CHUNK
+    lanes: list[_Occupant | None] = [None] * bucket.lanes
+    batch: Lane = programs.idle()
+    chunk, expected = FIRST_CHUNK, bucket.guessed_steps
     while not (stop and stop.is_set()):
         for i in range(bucket.lanes):
             if lanes[i] is None and (run := _next(queue)):
-                params, data = draw_padded(run, bucket.samples, bucket.d, bucket.width)
-                lanes[i] = _Lane(run, params, data)
-                batch = programs.place(batch, np.int32(i), params, data, run.shuffle_key())
+                lanes[i] = one = _occupant(run, bucket)
+                numbers = numbers_of(run)
+                batch = programs.place(
+                    batch, np.int32(i), *one.padded, run.shuffle_key(), *numbers
+                )
         occupied = [i for i, lane in enumerate(lanes) if lane is not None]
         if not occupied:
             break
         started = perf_counter()
         # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
-        least = np.int32(len(occupied) if queue else 1)
+        least = np.int32(len(occupied) if queue or bucket.pauses else 1)
         batch, taken = programs.advance(batch, np.int32(chunk), least)
-        states = batch[0]
+        states = batch.state
         ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
         seconds, trips = perf_counter() - started, int(taken)
         if trips == chunk:
@@ -116,19 +132,78 @@ def run_bucket(
         tally.steps_per_second = trips * len(occupied) / seconds
         tally.log_losses = tuple(log_loss[occupied].tolist())
         running = [i for i in occupied if ended[i] == Status.RUNNING]
-        shares = np.minimum(steps[running] / expected_steps, 0.95)
+        shares = np.minimum(steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         for i in occupied:
-            done = lanes[i]
-            if done is None or ended[i] == Status.RUNNING:
+            one = lanes[i]
+            if one is None or ended[i] == Status.RUNNING:
                 continue
-            trained, ending = programs.decode(batch, np.int32(i), done.params, done.data)
-            measured = programs.measure(trained, *done)
-            values = jax.device_get({**measured, **ending})
+            params, ending = _taken_out(programs, batch, i, one)
+            if ended[i] == Status.PAUSED and programs.resume is not None:
+                _note(one, params, ending)
+                pause = numbers_of(one.run, len(one.moments))[1]
+                batch = programs.resume(batch, np.int32(i), pause)
+                continue
             lanes[i] = None
             tally.useful_steps += int(steps[i]) + 1
-            yield Row(done.run, {name: value.item() for name, value in values.items()})
+            yield _row(one, params, ending, one.run in keep)
     tally.rest()
+
+
+def _occupant(run: Run, bucket: Bucket) -> _Occupant:
+    start, data = draw(run)
+    padded = (
+        pad_params(start, bucket.width, bucket.d),
+        pad_data(data, bucket.samples, bucket.d),
+    )
+    return _Occupant(run, start, data, padded, perf_counter())
+
+
+def _taken_out(
+    programs: Programs, batch: Lane, lane: int, one: _Occupant
+) -> tuple[Params, dict[str, Any]]:
+    """The network in a lane at the run's own size, as NumPy arrays, and how it stands."""
+    params, ending = jax.device_get(programs.decode(batch, np.int32(lane), *one.padded))
+    k, d = one.run.width, one.run.d
+    return Params(params.w[:k, :d], params.b[:k], params.v[:k]), ending
+
+
+def _note(one: _Occupant, params: Params, ending: dict[str, Any]) -> None:
+    """Measures a run at a moment of its curve."""
+    run = one.run
+    assert run.curve is not None
+    margins = one.data.y * _outputs(params, one.data.x)
+    found = {
+        "log_loss": ending["log_loss"],
+        "steps": ending["steps"],
+        "min_margin": margins.min(),
+        "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
+    }
+    found |= measure(run, run.curve.measure, params, one.start, one.data)
+    one.moments.append(found)
+    one.networks.append(params)
+
+
+def _outputs(params: Params, x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ params.w.T + params.b, 0) @ params.v
+
+
+def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> Row:
+    run = one.run
+    curve = None
+    values: dict[str, Any] = {}
+    if run.curve is not None:
+        missing = len(run.curve.moments) - len(one.moments)
+        if one.networks:
+            curve = jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
+        for name in dict.fromkeys(name for found in one.moments for name in found):
+            reached = [np.asarray(found[name], float) for found in one.moments]
+            nothing = [np.full(reached[0].shape, np.nan)] * missing
+            values[CURVE + name] = np.stack(reached + nothing)
+    values |= measure(run, run.measure, params, one.start, one.data, curve)
+    values |= ending
+    plain = {name: np.asarray(value).tolist() for name, value in values.items()}
+    return Row(run, plain, perf_counter() - one.began, params if keep else None)
 
 
 def _next(queue: deque[Run]) -> Run | None:

@@ -1,8 +1,7 @@
-"""The compiled functions that a bucket's lanes need."""
+"""The compiled functions that train a bucket's lanes."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,93 +9,109 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxkkt import networks, representations, training
+from jaxkkt import networks, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import Seen, draw, held_out, round_up, seen
-from jaxkkt.engine.specs import Run
-from jaxkkt.measurements import Measurement
+from jaxkkt.engine.draws import draw
+from jaxkkt.engine.measuring import compile_measurements
 from jaxkkt.networks import Params
-from jaxkkt.protocols import Protocol
-from jaxkkt.representations import GramDataset, Representation
-from jaxkkt.training import State, Status
+from jaxkkt.protocols import Training
+from jaxkkt.representations import Representation
+from jaxkkt.specs.data import round_up
+from jaxkkt.specs.run import Run
+from jaxkkt.training import Pause, Status
 
-MeasureFunction = Callable[..., dict[str, Array]]
-Batch = tuple[State, Dataset | GramDataset]  # stacked, one of each a lane
+
+class Lane(NamedTuple):
+    """What a lane holds: a run's state, its data as steps read them, how it trains, and where it
+    pauses next, where runs of its bucket do. Stacked, one of each a lane."""
+
+    state: Any
+    data: Any
+    protocol: Training
+    pause: Pause | None
 
 
 class Programs(NamedTuple):
     """A bucket's compiled functions.
 
     `idle` makes a batch of empty lanes, `place` puts a run on one of them, `advance` trains all,
-    `decode` takes one out, `measure` measures it, given its run, initial parameters and data.
+    `decode` takes one out, `resume` lets one go on that has paused.
     """
 
-    idle: Callable[[], Batch]
-    place: Callable[..., Batch]
-    advance: Callable[..., tuple[Batch, Array]]
+    idle: Callable[[], Lane]
+    place: Callable[..., Lane]
+    advance: Callable[..., tuple[Lane, Array]]
     decode: Callable[..., tuple[Params, dict[str, Array]]]
-    measure: Callable[[Params, Run, Params, Dataset], dict[str, Array]]
+    resume: Callable[..., Lane] | None
 
 
-def compile_bucket(
-    bucket: Bucket, protocol: Protocol, measurements: Iterable[Measurement]
-) -> Programs:
+def compile_bucket(bucket: Bucket) -> Programs:
     """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn."""
-    protocol = replace(protocol, loss=bucket.loss)  # type: ignore[arg-type]
     draw(bucket.runs[0])  # compiles the draws, too
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    m, d, k = bucket.samples, bucket.d, bucket.width
-    params, data = _specs(m, d, k)
+    params, data = _shapes(bucket.samples, bucket.d, bucket.width)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    settings: dict[str, Any] = {"protocol": protocol, "representation": bucket.representation}
-    functions = tuple((measurement.function, measurement.needs) for measurement in measurements)
-    needs = frozenset(name for _, names in functions for name in names)
-    tests = max(held_out(run).y.size for run in bucket.runs) if "test" in needs else 0
-    trained, seen_data = _specs(*map(round_up, (m, d, k)))
-    sight = Seen(
-        seen_data,
-        _specs(tests, round_up(d), 0)[1] if "test" in needs else None,
-        trained if "start" in needs else None,
-    )
-    compiled = _compiled_measure(functions, trained, sight, device())
-
-    def measure(trained: Params, run: Run, start: Params, data: Dataset) -> dict[str, Array]:
-        return compiled(trained, seen(run, start, data, needs, tests))
-
-    one = jax.eval_shape(partial(_load, **settings), params, data, key)
-    batch = jax.tree.map(lambda a: _spec(bucket.lanes, *a.shape, dtype=a.dtype), one)
+    one = numbers_of(bucket.runs[0])
+    protocol, pause = one
+    load = partial(_load, representation=bucket.representation)
+    lane = jax.eval_shape(load, params, data, key, protocol, pause)
+    batch = jax.tree.map(lambda a: _shape(bucket.lanes, *a.shape, dtype=a.dtype), lane)
+    fixed: dict[str, Any] = {"representation": bucket.representation}
+    for run in bucket.kinds():
+        compile_measurements(run)
+    resume = None if pause is None else _resume.lower(batch, number, pause).compile()
     return Programs(
         idle=partial(_idle, batch),
-        place=_place.lower(batch, number, params, data, key, **settings).compile(),
-        advance=_advance.lower(batch, number, number, protocol=protocol).compile(),
-        decode=_decode.lower(batch, number, params, data, **settings).compile(),
-        measure=measure,
+        place=_place.lower(batch, number, params, data, key, protocol, pause, **fixed).compile(),
+        advance=_advance.lower(batch, number, number).compile(),
+        decode=_decode.lower(batch, number, params, data, **fixed).compile(),
+        resume=resume,
     )
 
 
-def _spec(*shape: int, dtype: Any = None) -> Any:
+def numbers_of(run: Run, moment: int = 0) -> tuple[Training, Pause | None]:
+    """How a run trains, and its pause at this moment of its curve, as arrays of the lane's types.
+
+    Past the last moment there is no more pause.
+    """
+
+    def array(leaf: Any) -> np.ndarray:
+        whole = isinstance(leaf, int)
+        return np.asarray(leaf, np.int32 if whole else jax.dtypes.canonicalize_dtype(float))
+
+    if run.curve is None:
+        return jax.tree.map(array, run.protocol), None
+    after = [*run.curve.moments[moment:], None][0]
+    by_loss = run.curve.dimension == "level"
+    level = -np.inf if after is None or not by_loss else after
+    step = np.iinfo(np.int32).max if after is None or by_loss else int(after)
+    return jax.tree.map(array, (run.protocol, Pause(float(level), int(step))))
+
+
+def _shape(*shape: int, dtype: Any = None) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype or jax.dtypes.canonicalize_dtype(float))
 
 
-def _specs(m: int, d: int, k: int) -> tuple[Any, Any]:
-    return Params(_spec(k, d), _spec(k), _spec(k)), Dataset(_spec(m, d), _spec(m))
+def _shapes(m: int, d: int, k: int) -> tuple[Any, Any]:
+    return Params(_shape(k, d), _shape(k), _shape(k)), Dataset(_shape(m, d), _shape(m))
 
 
 def _load(
     params: Params,
     data: Dataset,
     key: PRNGKeyArray,
+    protocol: Training,
+    pause: Pause | None,
     *,
-    protocol: Protocol,
     representation: Representation,
-) -> tuple[State, Dataset | GramDataset]:
-    position, encoded = representations.encode(params, data, representation)
-    return training.init(position, protocol, key), encoded
+) -> Lane:
+    protocol = jax.tree.map(jnp.asarray, protocol)
+    state, encoded = training.load(protocol, params, data, key, representation)
+    return Lane(state, encoded, protocol, pause)
 
 
-def _idle(batch: Batch) -> Batch:
+def _idle(batch: Lane) -> Lane:
     """Arrays of the shapes in `batch`, in which no lane is running."""
 
     def zeros(spec: Any) -> Any:
@@ -104,76 +119,63 @@ def _idle(batch: Batch) -> Batch:
             return jnp.broadcast_to(jax.random.key(0), spec.shape)
         return jnp.asarray(np.zeros(spec.shape, spec.dtype))
 
-    states, data = jax.tree.map(zeros, batch)
-    return states._replace(status=states.status + int(Status.STEP_CAP)), data
+    lanes = jax.tree.map(zeros, batch)
+    ended = lanes.state.status + int(Status.STEP_CAP)
+    return lanes._replace(state=lanes.state._replace(status=ended))
 
 
-@partial(jax.jit, static_argnames=("protocol", "representation"), donate_argnums=0)
+@partial(jax.jit, static_argnames="representation", donate_argnums=0)
 def _place(
-    batch: Batch,
+    batch: Lane,
     lane: Array,
     params: Params,
     data: Dataset,
     key: PRNGKeyArray,
+    protocol: Training,
+    pause: Pause | None,
     *,
-    protocol: Protocol,
     representation: Representation,
-) -> Batch:
-    one = _load(params, data, key, protocol=protocol, representation=representation)
+) -> Lane:
+    one = _load(params, data, key, protocol, pause, representation=representation)
     put = partial(jax.lax.dynamic_update_index_in_dim, index=lane, axis=0)
     return jax.tree.map(put, batch, one)
 
 
-@partial(jax.jit, static_argnames="protocol", donate_argnums=0)
-def _advance(
-    batch: Batch, limit: Array, least_running: Array, *, protocol: Protocol
-) -> tuple[Batch, Array]:
-    states, data = batch
+@partial(jax.jit, donate_argnums=0)
+def _resume(batch: Lane, lane: Array, pause: Pause) -> Lane:
+    """The lane goes on, up to its next pause."""
+    status = batch.state.status.at[lane].set(int(Status.RUNNING))
+    pauses = jax.tree.map(lambda all_, one: all_.at[lane].set(one), batch.pause, pause)
+    return batch._replace(state=batch.state._replace(status=status), pause=pauses)
 
-    def going(carry: tuple[Array, State]) -> Array:
+
+@partial(jax.jit, donate_argnums=0)
+def _advance(batch: Lane, limit: Array, least_running: Array) -> tuple[Lane, Array]:
+    def going(carry: tuple[Array, Any]) -> Array:
         trips, states = carry
         running = jnp.sum(states.status == Status.RUNNING, dtype=jnp.int32)
         return (trips < limit) & (running >= least_running)
 
-    def trip(carry: tuple[Array, State]) -> tuple[Array, State]:
+    def one(state: Any, lane: Lane) -> Any:
+        return training.advance(lane.protocol, state, lane.data, lane.pause)
+
+    def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         trips, states = carry
-        return trips + 1, jax.vmap(lambda s, d: training.step(s, d, protocol))(states, data)
+        return trips + 1, jax.vmap(one)(states, fixed)
 
-    trips, states = jax.lax.while_loop(going, trip, (jnp.zeros((), jnp.int32), states))
-    return (states, data), trips
+    fixed = batch._replace(state=None)
+    trips, states = jax.lax.while_loop(going, trip, (jnp.zeros((), jnp.int32), batch.state))
+    return batch._replace(state=states), trips
 
 
-@partial(jax.jit, static_argnames=("protocol", "representation"))
+@partial(jax.jit, static_argnames="representation")
 def _decode(
-    batch: Batch,
-    lane: Array,
-    params: Params,
-    data: Dataset,
-    *,
-    protocol: Protocol,
-    representation: Representation,
+    batch: Lane, lane: Array, params: Params, data: Dataset, *, representation: Representation
 ) -> tuple[Params, dict[str, Array]]:
     """A lane's trained parameters, padded to the size of its measurement, and how it ended."""
-    state, encoded = jax.tree.map(lambda leaf: leaf[lane], batch)
-    state = training.finish(state, encoded, protocol)
-    trained = representations.decode(state.position, params, data, representation)
+    one = jax.tree.map(lambda leaf: leaf[lane], batch)
+    trained, ending = training.unload(
+        one.protocol, one.state, one.data, params, data, representation
+    )
     k, d = params.w.shape
-    ending = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
     return networks.pad(trained, round_up(k), round_up(d)), ending
-
-
-@cache
-def _compiled_measure(
-    functions: tuple[tuple[MeasureFunction, tuple[str, ...]], ...],
-    params: Params,
-    sight: Seen,
-    _: jax.Device,
-) -> MeasureFunction:
-    def measure(params: Params, sight: Seen) -> dict[str, Array]:
-        return {
-            name: value
-            for function, needs in functions
-            for name, value in function(params, *(getattr(sight, n) for n in needs)).items()
-        }
-
-    return jax.jit(measure).lower(params, sight).compile()

@@ -1,21 +1,37 @@
-"""A progress bar over a sweep: runs done, lanes busy, steps per second, losses, time left."""
+"""Progress of a sweep: a bar on a terminal, elsewhere a line of logging now and then."""
 
+import logging
+import sys
+from time import perf_counter
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from jaxkkt.engine.lanes import Tally
 
+log = logging.getLogger("jaxkkt")
+
+SECONDS_BETWEEN_LINES = 60.0
+
 
 class Meter:
-    """Shows a `Tally` as a bar over the expected work; silent when `enabled` is False."""
+    """Shows a `Tally` over the expected work.
 
-    def __init__(self, runs: int, work: float, done_work: float = 0, enabled: bool = True) -> None:
+    `enabled` shows a bar, None only where standard error is a terminal; there lines of logging
+    stand in for it, one a minute. False shows nothing.
+    """
+
+    def __init__(
+        self, runs: int, work: float, done_work: float = 0, enabled: bool | None = None
+    ) -> None:
         self._runs, self._work = runs, work
+        self._on_bar = sys.stderr.isatty() if enabled is None else enabled
+        self._in_log = enabled is None and not self._on_bar
+        self._last = perf_counter()
         self._bar: Any = tqdm(
             total=1.0,
             initial=done_work / work,
-            disable=not enabled,
+            disable=not self._on_bar,
             bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
             dynamic_ncols=True,
             smoothing=0.01,  # the time left goes by the last minute or so
@@ -29,8 +45,20 @@ class Meter:
                 f", {tally.busy_lanes}/{tally.lanes} lanes, {tally.steps_per_second:,.0f} steps/s, "
                 f"log L {min(tally.log_losses):.1f} to {max(tally.log_losses):.1f}"
             )
+        elif done_runs < self._runs:
+            text += ", compiling"
+        if self._in_log and perf_counter() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = perf_counter()
+            log.info(text)
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(min((done_work + tally.work) / self._work, 1.0) - self._bar.n)
+
+    def say(self, text: str) -> None:
+        """A line at the end: beside the bar, or in the log."""
+        if self._on_bar:
+            print(text, file=sys.stderr)
+        else:
+            log.info(text)
 
     def close(self) -> None:
         self._bar.close()

@@ -1,6 +1,6 @@
 """Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,10 +8,12 @@ import numpy as np
 import xarray as xr
 
 from jaxkkt.engine.lanes import Row
+from jaxkkt.engine.measuring import CURVE
 from jaxkkt.files import write_whole
+from jaxkkt.measurements import Measurement
+from jaxkkt.specs.run import KINDS, fields_of
 from jaxkkt.training import SUCCEEDED, Status
 
-ALWAYS = ("d", "alpha", "width", "seed")
 NOT_RUN = -1
 
 _TRAINING_ATTRIBUTES = {
@@ -27,58 +29,148 @@ _TRAINING_ATTRIBUTES = {
         "flag_meanings": " ".join(("not_run", *(s.name.lower() for s in Status))),
     },
 }
-_COORDINATE_ATTRIBUTES = {
-    "d": {"long_name": "input dimension", "units": "1"},
-    "alpha": {"long_name": "sample exponent, m = round(d^alpha)", "units": "1"},
-    "samples": {"long_name": "samples m", "units": "1"},
-    "width": {"long_name": "width k", "units": "neurons"},
-    "seed": {"long_name": "seed of data and initial weights", "units": "1"},
-}
+# Dimensions that a table always has, and the order of the others.
+_FIRST = ("d", "alpha", "samples", "width", "seed")
 
 
-def to_dataset(
-    rows: Iterable[Row],
-    attributes: Mapping[str, Mapping[str, str]],
-    settings: Mapping[str, Any],
-) -> xr.Dataset:
+def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
     """One variable a measurement, over d, alpha (or samples), width, seed and what else varies.
 
-    Combinations that were not run are NaN with status -1.
+    What all runs have in common is a coordinate of one value: nothing that a run is made of is
+    left out. Combinations that were not run are NaN with status -1. Where a field belongs to some
+    of the runs alone, the others have NaN, or "-", on its axis.
     """
-    rows = list(rows)
-    fields = [row.run.fields() for row in rows]
-    counted = "samples" if any(f["alpha"] is None for f in fields) else "alpha"
-    axes = {
-        name: sorted({f[name] for f in fields})
-        for name in fields[0]
-        if name in ("d", counted, "width", "seed")
-        or (name not in ("alpha", "samples") and len({f[name] for f in fields}) > 1)
-    }
-    shape = tuple(len(values) for values in axes.values())
-    names = sorted({name for row in rows for name in row.values})
-    arrays = {
-        name: np.full(shape, NOT_RUN, np.int32) if name == "status" else np.full(shape, np.nan)
-        for name in names
-    }
-    samples = np.zeros(shape, np.int64)
-    places = {name: {v: i for i, v in enumerate(values)} for name, values in axes.items()}
-    for row, field in zip(rows, fields, strict=True):
-        place = tuple(places[name][field[name]] for name in axes)
-        samples[place] = row.run.samples
-        for name, value in row.values.items():
-            arrays[name][place] = value
-    described = {**_TRAINING_ATTRIBUTES, **attributes}
-    dataset = xr.Dataset(
-        {name: (tuple(axes), arrays[name], dict(described.get(name, {}))) for name in names},
-        coords={
-            name: (name, values, _COORDINATE_ATTRIBUTES.get(name, {}))
-            for name, values in axes.items()
-        },
-        attrs={name: str(value) for name, value in settings.items() if name != "runs"},
-    )
+    columns, about = fields_of([row.run for row in rows])
+    names = dict.fromkeys(name for row in columns for name in row)
+    counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
+    values = {name: _filled([row.get(name) for row in columns]) for name in names}
     if counted == "alpha":
-        dataset["samples"] = (tuple(axes), samples, _COORDINATE_ATTRIBUTES["samples"])
+        del values["samples"]
+    else:
+        values.pop("alpha", None)
+    varies = {name: len(set(map(_key, some))) > 1 for name, some in values.items()}
+    always = ("d", counted, "width", "seed")
+    dims = [name for name in _FIRST if name in always]
+    more = [name for name in values if varies[name] and name not in dims]
+    follows = _followers(values, more)
+    dims += [name for name in more if name not in follows]
+    axes = {name: sorted({_key(v): v for v in values[name]}.values(), key=_key) for name in dims}
+    places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
+    where = [
+        tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(rows))
+    ]
+    shape = tuple(map(len, axes.values()))
+    data = _variables(rows, where, shape, dims)
+    described = dict(_TRAINING_ATTRIBUTES)
+    for one in {m for row in rows for m in _measured(row)}:
+        described |= one.attributes()
+    for name, (over, array, _) in data.items():
+        data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
+    coords: dict[str, Any] = {
+        name: (name, some, about.get(name, {})) for name, some in axes.items()
+    }
+    for name, some in values.items():
+        if name in follows:
+            kind = follows[name]
+            at = {_key(k): v for k, v in zip(values[kind], some, strict=True)}
+            coords[name] = (kind, [at[_key(k)] for k in axes[kind]], about.get(name, {}))
+        elif name not in axes:
+            coords[name] = ((), some[0], about.get(name, {}))
+    attrs = {name: str(value) for name, value in settings.items() if name != "runs"}
+    dataset = xr.Dataset(data, coords | _moments(rows), attrs)
+    if counted == "alpha":
+        samples = np.zeros(shape, np.int64)
+        for place, row in zip(where, rows, strict=True):
+            samples[place] = row.run.samples
+        dataset["samples"] = (dims, samples, about.get("samples", {}))
     return dataset
+
+
+def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[str, str]:
+    """Columns that another one decides, such as the settings of an optimizer: name -> by which.
+
+    They are coordinates along that one, and no axes of their own.
+    """
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        if kind not in varying:
+            continue
+        for name in varying:
+            if name not in KINDS and name not in found:
+                pairs = {(_key(k), _key(v)) for k, v in zip(values[kind], values[name], strict=True)}
+                if len(pairs) == len(set(map(_key, values[kind]))):
+                    found[name] = kind
+    return found
+
+
+def _variables(
+    rows: Sequence[Row], where: list[tuple[int, ...]], shape: tuple[int, ...], dims: list[str]
+) -> dict[str, Any]:
+    """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more."""
+    found: dict[str, Any] = {}
+    for name in sorted({name for row in rows for name in row.values}):
+        if name == "status":
+            statuses = np.full(shape, NOT_RUN, np.int32)
+            for place, row in zip(where, rows, strict=True):
+                statuses[place] = row.values[name]
+            found[name] = (tuple(dims), statuses, {})
+            continue
+        arrays = {
+            place: np.asarray(row.values[name], float)
+            for place, row in zip(where, rows, strict=True)
+            if name in row.values
+        }
+        rank = {array.ndim for array in arrays.values()}
+        if len(rank) > 1:
+            raise ValueError(
+                f"{name} is a number for some runs and an array for others: it must be one for all"
+            )
+        own = tuple(max(a.shape[i] for a in arrays.values()) for i in range(rank.pop()))
+        whole = np.full((*shape, *own), np.nan)
+        for place, array in arrays.items():
+            whole[(*place, *map(slice, array.shape))] = array
+        more = tuple(f"{name}_{i}" for i in range(len(own)))
+        curve = next((row.run.curve for row in rows if row.run.curve is not None), None)
+        if curve is not None and name.startswith(CURVE):
+            more = (curve.dimension, *more[1:])
+        found[name] = ((*dims, *more), whole, {})
+    return found
+
+
+def _measured(row: Row) -> tuple[Measurement, ...]:
+    return row.run.measure + (() if row.run.curve is None else row.run.curve.measure)
+
+
+def _moments(rows: Sequence[Row]) -> dict[str, Any]:
+    """The coordinate of the curves' moments."""
+    curves = {row.run.curve.moments: row.run.curve for row in rows if row.run.curve is not None}
+    if not curves:
+        return {}
+    if len(curves) > 1:
+        raise ValueError("the runs of a table must have the same curve: sweep them apart")
+    (curve,) = curves.values()
+    about = {"level": "log loss at or below which the run was measured", "step": "steps"}
+    name = curve.dimension
+    return {name: (name, list(curve.moments), {"long_name": about[name], "units": "1"})}
+
+
+def _filled(values: list[Any]) -> list[Any]:
+    """A column in which every value has one type; None becomes NaN or "-"."""
+    present = [v for v in values if v is not None]
+    if all(isinstance(v, bool) for v in present) and len(present) == len(values):
+        return values
+    if any(isinstance(v, str | bool) for v in present) or not present:
+        return ["-" if v is None else str(v) for v in values]
+    if len(present) < len(values) or any(isinstance(v, float) for v in present):
+        return [float("nan") if v is None else float(v) for v in values]
+    return values
+
+
+def _key(value: Any) -> Any:
+    """Sorts and tells values apart, NaN last."""
+    if isinstance(value, float) and value != value:
+        return (1, 0.0)
+    return (0, value)
 
 
 def save(dataset: xr.Dataset, path: Path) -> None:

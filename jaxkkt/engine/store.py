@@ -3,13 +3,17 @@
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from warnings import warn
 
-from jaxkkt.files import write_whole
+import numpy as np
 
-FORMAT = 1
+from jaxkkt.files import write_whole
+from jaxkkt.networks import Params
+
+FORMAT = 2
 
 
 class Store:
@@ -21,7 +25,7 @@ class Store:
 
     def __init__(self, folder: str | Path, settings: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
-        self._rows = self.folder / "rows"
+        self._rows, self._networks = self.folder / "rows", self.folder / "networks"
         settings = json.loads(json.dumps({"format": FORMAT, **settings}))
         path = self.folder / "settings.json"
         if path.exists():
@@ -40,10 +44,22 @@ class Store:
             self._rows.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(settings, indent=1).encode())
 
+    @classmethod
+    def of(cls, folder: str | Path) -> "Store":
+        """A store that is there already, to be read; ValueError where there is none."""
+        store = cls.__new__(cls)
+        store.folder = Path(folder)
+        store._rows, store._networks = store.folder / "rows", store.folder / "networks"
+        if not (store.folder / "settings.json").is_file():
+            raise ValueError(f"{folder} is no store: it has no settings.json")
+        return store
+
     def tidy(self) -> None:
-        """Removes files that were cut short; only for the one sweep that writes here."""
-        for leftover in self.folder.rglob("*.part"):
-            leftover.unlink()
+        """Removes this store's own files that were cut short; only for the one that writes here."""
+        own = [*self._rows.glob("*.json.part"), *self._networks.glob("*.npz.part")]
+        own += [self.folder / "settings.json.part", self.folder / "results.nc.part"]
+        for leftover in own:
+            leftover.unlink(missing_ok=True)
 
     def load(self, names: Iterable[str]) -> dict[str, Any]:
         """The rows that have landed."""
@@ -70,6 +86,28 @@ class Store:
         values = json.dumps(row)
         text = f"{_checksum(values)}\n{values}"
         write_whole(self._rows / f"{name}.json", text.encode())
+
+    def save_network(self, name: str, params: Params) -> None:
+        """Writes a network's parameters as NumPy's npz, without pickle."""
+        self._networks.mkdir(exist_ok=True)
+        content = BytesIO()
+        np.savez(content, **params._asdict())
+        write_whole(self._networks / f"{name}.npz", content.getvalue())
+
+    def has_network(self, name: str) -> bool:
+        return (self._networks / f"{name}.npz").is_file()
+
+    def load_network(self, name: str) -> Params:
+        """The parameters that `save_network` wrote; ValueError where there are none."""
+        path = self._networks / f"{name}.npz"
+        if not path.is_file():
+            kept = len(list(self._networks.glob("*.npz")))
+            raise ValueError(
+                f"{self.folder} keeps no network of this run, but {kept} of others: sweep it with "
+                "keep='params', or with the run among those to keep"
+            )
+        with np.load(path, allow_pickle=False) as arrays:
+            return Params(**{field: arrays[field] for field in Params._fields})
 
 
 def _checksum(text: str) -> str:

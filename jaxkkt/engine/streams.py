@@ -13,9 +13,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import settings, using
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.engine.specs import Run
-from jaxkkt.measurements import Measurement
-from jaxkkt.protocols import Protocol
+from jaxkkt.specs.run import Run
 
 SECONDS_BETWEEN_SHOWS = 0.25
 
@@ -23,11 +21,10 @@ SECONDS_BETWEEN_SHOWS = 0.25
 def run_streams(
     buckets: Sequence[Bucket],
     done: Collection[Run],
-    protocol: Protocol,
-    measurements: Sequence[Measurement],
     tallies: Sequence[Tally],
     devices: Sequence[jax.Device],
     show: Callable[[], None],
+    keep: Collection[Run] = (),
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, as they end; one stream for each of `tallies`.
 
@@ -41,15 +38,14 @@ def run_streams(
 
     def compile_ahead(bucket: Bucket, device: jax.Device) -> Programs:
         with using(here, device):
-            return compile_bucket(bucket, protocol, measurements)
+            return compile_bucket(bucket)
 
     def stream(tally: Tally, device: jax.Device) -> None:
-        steps = protocol.expected_steps
         with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and not stop.is_set():
                     compiled = programs[device].result()
-                    for row in run_bucket(bucket, queue, compiled, steps, tally, stop):
+                    for row in run_bucket(bucket, queue, compiled, tally, stop, keep):
                         ended.put(row)
 
     with ThreadPoolExecutor(len(used)) as compiler, ThreadPoolExecutor(len(tallies)) as pool:

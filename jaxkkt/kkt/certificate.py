@@ -5,6 +5,7 @@ theta = sum_i lambda_i y_i g_i with multipliers lambda_i >= 0 that vanish where 
 the Clarke subdifferential of N(x_i) over theta: sigma'_ij relu's derivative at w_j . x_i + b_j,
 any number in [0, 1] where that is 0. Over w_j and b_j, g_i is v_j sigma'_ij (x_i, 1), over v_j it
 is relu(w_j . x_i + b_j). Vardi, Yehudai, Shamir (2022), Section 5.2, equations 3 and 4.
+Of a network without biases theta is (w, v), and x_i stands wherever (x_i, 1) does.
 """
 
 from functools import partial
@@ -13,22 +14,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.kkt import kink_blocks, systems
+from jaxkkt.kkt import variables
+from jaxkkt.kkt.nearest import Problem, kinks, nearest, problem_of
 from jaxkkt.kkt.precision import in_float64
-from jaxkkt.kkt.systems import Boxes, Point
+from jaxkkt.kkt.systems import Point
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
-
-ITERATIONS = 60
-# Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
-# of the squared residual. A residual of 1e-7 is then right to a few percent, larger ones to 1e-9.
-ENOUGH = 1e-15
-ENOUGH_OF_RESIDUAL = 1e-9
-# Preactivations below this share of |(w_j, b_j)| |(x_i, 1)| are 0.
-ROUNDING = 1e-14
 
 
 class CertificateStatus(Outcome):
@@ -46,6 +40,7 @@ class CertificateStatus(Outcome):
         "the network until it classifies all",
     )
     NON_FINITE = 3, "parameters or data are NaN or infinite: look at the status of the training run"
+    BIASES_UNCLEAR = 4, variables.UNCLEAR
 
 
 class Stationarity(NamedTuple):
@@ -73,7 +68,8 @@ class Stationarity(NamedTuple):
 class Certificate(NamedTuple):
     """How close a network is to a KKT point.
 
-    Where the status is INFEASIBLE or NON_FINITE all but `kinks` and `min_margin` are NaN.
+    Where the status is INFEASIBLE, NON_FINITE or BIASES_UNCLEAR all but `kinks` and `min_margin`
+    are NaN.
 
     one_sided: with sigma'_ij = 1 where w_j . x_i + b_j > 0 (beyond rounding) and 0 elsewhere.
     clarke: with any sigma'_ij in [0, 1] at kinks.
@@ -101,6 +97,7 @@ def certificate(
     kink_tolerance: float = 1e-6,
     gap: float = 1e-6,
     budget: tuple[int, int] | None = None,
+    trained: tuple[str, ...] | None = None,
 ) -> Certificate:
     """Multipliers, stationarity residuals, slackness and balance of a network, with duality gaps.
 
@@ -116,12 +113,18 @@ def certificate(
     gap tells what that costs. Without it there is room for all; under `jit` and `vmap`, where it
     cannot be counted, for every pair, which is slow for networks of more than 1e5 pairs.
 
+    `trained` names the parameters that the problem is over: ("w", "b", "v"), the default, or
+    ("w", "v") for a network without biases. Where all biases are 0 it must be given, since zero
+    biases can be trained ones, too; under `jit` and `vmap` the status is then BIASES_UNCLEAR.
+
     Cost: some 20 steps of m^3 / 3 operations, and for n kinks in each of w neurons w n m^2 more.
-    Raises ValueError for data or parameters that do not fit, or a tolerance out of range.
+    Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
+    a tolerance out of range.
     """
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
     datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
+    trained = variables.chosen(params, trained)
     if not 0 <= kink_tolerance < 1:
         raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")
     if not 0 < gap < 1:
@@ -130,33 +133,21 @@ def certificate(
     if budget is not None and not (min(budget) >= 0 and len(budget) == 2):
         raise ValueError(f"budget must be two counts (neurons, kinks a neuron), got {budget}")
     if budget is None:
-        budget = (k, m) if traced else _count(params, jnp.asarray(x), kink_tolerance)
+        budget = (k, m) if traced else _count(params, jnp.asarray(x), kink_tolerance, trained)
     places = min(budget[0], k), min(budget[1], m)
-    return _certificate(params, jnp.asarray(x), jnp.asarray(y), kink_tolerance, gap, places)
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    return _certificate(params, x, y, kink_tolerance, gap, places, trained)
 
 
-class _Problem(NamedTuple):
-    """The least squares min |theta - sum_i lambda_i y_i g_i|^2 / 2, theta at min margin 1.
-
-    gram: x_i . x_l + 1. pull: y_i v_j, hidden: relu(w_j . x_i + b_j). corner, linear: the second
-    and first derivatives over lambda of what each neuron's active samples give. size: |theta|^2.
-    """
-
-    gram: Float[Array, "m m"]
-    pre: Float[Array, "m k"]
-    pull: Float[Array, "m k"]
-    hidden: Float[Array, "m k"]
-    active: Bool[Array, "m k"]
-    boxes: Boxes
-    neurons: Int[Array, " w"]
-    corner: Float[Array, "m m"]
-    linear: Float[Array, " m"]
-    size: Float[Array, ""]
-
-
-@partial(jax.jit, static_argnames="places")
+@partial(jax.jit, static_argnames=("places", "trained"))
 def _certificate(
-    params: Params, x: Array, y: Array, kink_tolerance: Array, gap: Array, places: tuple[int, int]
+    params: Params,
+    x: Array,
+    y: Array,
+    kink_tolerance: Array,
+    gap: Array,
+    places: tuple[int, int],
+    trained: tuple[str, ...] | None,
 ) -> Certificate:
     real = y != 0
     margins = networks.margins(params, x, y)
@@ -167,24 +158,27 @@ def _certificate(
     theta = jax.tree.map(lambda leaf: leaf * scale, params)
     q = jnp.where(real, margins / jnp.where(feasible, smallest, 1), 1)
 
-    kinked = kinks(theta, x, y, kink_tolerance)
+    kinked = kinks(theta, x, y, kink_tolerance, trained)
     none = jnp.zeros_like(kinked)
-    sides: list[tuple[_Problem, Point, Stationarity]] = []
+    sides: list[tuple[Problem, Point, Stationarity]] = []
     for free, (w, n) in ((none, (0, 0)), (kinked, places)):
         if free is kinked and 0 in places:
             problem, point = sides[0][:2]
         else:
-            problem = _problem(theta, x, y, free, w, n)
-            point = _nearest(problem, y)
-        sides.append((problem, point, _stationarity(theta, x, y, q, problem, point, free)))
+            problem = problem_of(theta, x, y, free, w, n, trained)
+            point = nearest(problem, y)
+        side = _stationarity(theta, x, y, q, problem, point, free, trained)
+        sides.append((problem, point, side))
     one_sided, clarke = (side[2] for side in sides)
 
     finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(given)
     solved = (one_sided.gap <= gap) & (clarke.gap <= gap)
     status = jnp.where(solved, CertificateStatus.CERTIFIED, CertificateStatus.STOPPED_EARLY)
+    fit = variables.fit(params, trained)
+    status = jnp.where(fit, status, CertificateStatus.BIASES_UNCLEAR)
     status = jnp.where(feasible, status, CertificateStatus.INFEASIBLE)
     status = jnp.where(finite, status, CertificateStatus.NON_FINITE).astype(jnp.int32)
-    worth = finite & feasible
+    worth = finite & feasible & fit
     rows = jnp.sum(theta.w**2, axis=1) + theta.b**2
     balance = jnp.abs(rows - theta.v**2) / networks.squared_norm(theta)
     normalized = smallest / given
@@ -202,132 +196,15 @@ def _certificate(
     )
 
 
-def multipliers(
-    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]
-) -> Float[Array, " m"]:
-    """lambda >= 0 that brings sum_i lambda_i y_i g_i closest to theta, with sigma' = 1[pre > 0].
-
-    theta is taken as it is; 0 for padded samples. Works in the precision of its arguments.
-    """
-    problem = _problem(params, x, y, jnp.zeros((x.shape[0], params.v.size), bool), 0, 0)
-    return jnp.where(y != 0, _nearest(problem, y).multipliers, 0)
-
-
-def kinks(
-    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"], tolerance: float | Array
-) -> Bool[Array, "m k"]:
-    """|w_j . x_i + b_j| <= tolerance |(w_j, b_j)| |(x_i, 1)| for neurons with v_j != 0.
-
-    No pair of a padded sample is at a kink.
-    """
-    near = jnp.abs(networks.preactivations(params, x)) <= tolerance * _sizes(params, x)
-    return near & (y != 0)[:, None] & (params.v != 0)[None]
-
-
-def _sizes(params: Params, x: Array) -> Array:
-    """|(w_j, b_j)| |(x_i, 1)|, what a preactivation is small against."""
-    rows = jnp.sqrt(jnp.sum(params.w**2, axis=1) + params.b**2)
-    points = jnp.sqrt(jnp.sum(x**2, axis=1) + 1)
-    return points[:, None] * rows[None]
-
-
-def _count(params: Params, x: Array, tolerance: float) -> tuple[int, int]:
+def _count(
+    params: Params, x: Array, tolerance: float, trained: tuple[str, ...] | None
+) -> tuple[int, int]:
     """Room for all kinks, in powers of two: few shapes to compile."""
-    kinked = kinks(params, x, jnp.ones(x.shape[0]), tolerance)
+    kinked = kinks(params, x, jnp.ones(x.shape[0]), tolerance, trained)
     counts = np.asarray(jnp.sum(kinked, axis=0))
     most = np.array([np.count_nonzero(counts), counts.max(initial=0)])
     neurons, samples = (int(2 ** np.ceil(np.log2(n))) if n else 0 for n in most)
     return neurons, samples
-
-
-def _problem(theta: Params, x: Array, y: Array, kinked: Array, w: int, n: int) -> _Problem:
-    pre = networks.preactivations(theta, x)
-    gram = jnp.dot(x, x.T, precision=PRECISION) + 1
-    _, neurons = jax.lax.top_k(jnp.sum(kinked, axis=0, dtype=jnp.int32), w)
-    mine = kinked[:, neurons].T
-    free, sample = jax.lax.top_k(mine.astype(jnp.int32), n)
-    boxes = Boxes(sample, free > 0)
-    boxed = jnp.zeros_like(kinked).at[sample, neurons[:, None]].max(boxes.real)
-    # Beyond rounding: a sign that is noise may differ wherever the compiler computes it anew.
-    active = (pre > ROUNDING * _sizes(theta, x)) & ~boxed
-    pull, hidden = y[:, None] * theta.v[None], relu(pre)
-    on = jnp.where(active, pull, 0)
-    outputs = y[:, None] * hidden
-    corner = gram * jnp.dot(on, on.T, precision=PRECISION)
-    corner += jnp.dot(outputs, outputs.T, precision=PRECISION)
-    linear = jnp.sum(on * pre, axis=1) + jnp.dot(outputs, theta.v, precision=PRECISION)
-    size = networks.squared_norm(theta)
-    return _Problem(gram, pre, pull, hidden, active, boxes, neurons, corner, linear, size)
-
-
-def _nearest(problem: _Problem, y: Array) -> Point:
-    """The multipliers and products of the least squares, by Mehrotra's predictor and corrector."""
-    boxes, neurons = problem.boxes, problem.neurons
-    m = y.size
-    real = y != 0
-    pull = jnp.where(boxes.real, problem.pull[boxes.sample, neurons[:, None]], 0)
-    grams = problem.gram[boxes.sample[:, :, None], boxes.sample[:, None, :]]
-    on = jnp.where(problem.active, problem.pull, 0)[:, neurons].T
-    matrix = kink_blocks.Matrix(
-        blocks=pull[:, :, None] * pull[:, None, :] * grams,
-        cross=pull[:, :, None] * problem.gram[boxes.sample] * on[:, None, :],
-        corner=problem.corner,
-    )
-    linear = pull * problem.pre[boxes.sample, neurons[:, None]]
-    count = jnp.sum(real, dtype=y.dtype)
-    size = jnp.sum(jnp.where(real, problem.linear, 0)) / count
-    # A padded sample's multiplier costs as much as a real one gains, and goes to 0.
-    corner_linear = jnp.where(real, problem.linear, -size)
-    pairs = m + 2 * jnp.sum(boxes.real, dtype=y.dtype)
-
-    def gradient(point: Point) -> tuple[Array, Array]:
-        over_multipliers, over_products = systems.prices(boxes, point)
-        tau = jnp.where(boxes.real, point.products, 0)
-        mixed = jnp.einsum("wnm,m->wn", matrix.cross, point.multipliers, precision=PRECISION)
-        blocks = jnp.einsum("wij,wj->wi", matrix.blocks, tau, precision=PRECISION)
-        corner = jnp.dot(matrix.corner, point.multipliers, precision=PRECISION)
-        corner += jnp.einsum("wnm,wn->m", matrix.cross, tau, precision=PRECISION)
-        return corner - corner_linear + over_multipliers, blocks + mixed - linear + over_products
-
-    def step(point: Point) -> tuple[Point, Array]:
-        now = systems.products(boxes, point)
-        mean = systems.total(now) / pairs
-        slope = gradient(point)
-        solve = kink_blocks.solver(boxes, point, matrix)
-        move = partial(systems.direction, boxes, solve, point, slope)
-        ahead = move(jax.tree.map(jnp.negative, now))
-        length = jnp.minimum(1, systems.longest(boxes, point, ahead))
-        there = systems.total(systems.products(boxes, systems.moved(point, ahead, length))) / pairs
-        target = mean * (there / mean) ** 3
-        extra = systems.second_order(boxes, ahead)
-        wanted = jax.tree.map(lambda a, b: target - a - b, now, extra)
-        best = move(wanted)
-        length = jnp.minimum(1, 0.99 * systems.longest(boxes, point, best))
-        left = mean * pairs / problem.size
-        # The best multipliers' squared residual is |theta|^2 - theta . sum_i lambda_i y_i g_i.
-        gained = jnp.vdot(
-            problem.linear, jnp.where(real, point.multipliers, 0), precision=PRECISION
-        )
-        gained += jnp.vdot(linear, jnp.where(boxes.real, point.products, 0), precision=PRECISION)
-        enough = jnp.maximum(ENOUGH, ENOUGH_OF_RESIDUAL * (1 - gained / problem.size))
-        return systems.moved(point, best, length), left > enough
-
-    def going(carry: tuple[Point, Array, Array]) -> Array:
-        _, open_, trips = carry
-        return (trips < ITERATIONS) & open_
-
-    def body(carry: tuple[Point, Array, Array]) -> tuple[Point, Array, Array]:
-        point, _, trips = carry
-        new, open_ = step(point)
-        ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in new]))
-        point = jax.tree.map(partial(jnp.where, ok), new, point)
-        return point, ok & open_, trips + 1
-
-    even = jnp.sum(jnp.where(real[:, None] & real[None], problem.corner, 0))
-    level = size * count / jnp.where(even > 0, even, 1)
-    point = systems.start(boxes, jnp.full(m, level), size * level)
-    carry = (point, jnp.array(True), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(going, body, carry)[0]
 
 
 def _stationarity(
@@ -335,9 +212,10 @@ def _stationarity(
     x: Array,
     y: Array,
     q: Array,
-    problem: _Problem,
+    problem: Problem,
     point: Point,
     kinked: Array,
+    trained: tuple[str, ...] | None,
 ) -> Stationarity:
     real = y != 0
     multipliers = jnp.where(real, point.multipliers, 0)
@@ -349,7 +227,7 @@ def _stationarity(
     coefficients = spread * slopes * problem.pull
     rest = Params(
         w=theta.w - jnp.dot(coefficients.T, x, precision=PRECISION),
-        b=theta.b - jnp.sum(coefficients, axis=0),
+        b=theta.b - variables.over_b(coefficients, trained),
         v=theta.v - jnp.dot(multipliers * y, problem.hidden, precision=PRECISION),
     )
     squared, size = networks.squared_norm(rest), networks.squared_norm(theta)

@@ -1,6 +1,6 @@
 """The descent of a polish: a convex problem in multipliers, solved while its tangents are renewed.
 
-See `polish` for where it comes from. Letters: m samples, w working neurons, z_i = (x_i, 1).
+See `polish` for where it comes from. Letters: m samples, w working neurons, z_i = (x_i, 1), or x_i.
 """
 
 from functools import partial

@@ -23,6 +23,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import datasets, networks
+from jaxkkt.kkt import variables
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.outcomes import Outcome
 
@@ -48,6 +49,7 @@ class LimitStatus(Outcome):
         "parameters, data or the way there are NaN or infinite: look at the status of the "
         "training run, or follow the flow in float64",
     )
+    BIASES_UNCLEAR = 3, variables.UNCLEAR
 
 
 class FlowTrace(NamedTuple):
@@ -71,7 +73,7 @@ class FlowTrace(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """theta_hat = kept * start + (coefficients of the points (x_i, 1)), as in `GramParams`."""
+    """theta_hat = kept * start + (coefficients of the points z_i), as in `GramParams`."""
 
     coefficients: Float[Array, "m k"]
     kept: Float[Array, ""]
@@ -89,6 +91,7 @@ def follow_flow(
     start: float,
     levels: Sequence[float],
     step: float = 0.02,
+    trained: tuple[str, ...] | None = None,
 ) -> FlowTrace:
     """Where the gradient flow of the exponential loss takes a trained network, level by level.
 
@@ -107,11 +110,16 @@ def follow_flow(
     Preactivations on kinks are zero only to a share of the step; where many neurons meet kinks at
     once the path behind depends on their order, as that of every discretization does. Samples with
     y = 0 take no part. float32 serves; it leaves errors of about 1e-6.
-    Raises ValueError for data or parameters that do not fit, a start that is not negative, levels
-    that do not fall from there, or a step outside (0, 1).
+
+    `trained` names the parameters that the flow moves: ("w", "b", "v"), the default, or ("w", "v")
+    for a network without biases. Where all biases are 0 it must be given, since the flow would move
+    them; under `jit` and `vmap` the status is then BIASES_UNCLEAR.
+    Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, a
+    start that is not negative, levels that do not fall from there, or a step outside (0, 1).
     """
     datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
+    trained = variables.chosen(params, trained)
     marks = np.array([start, *levels], float)
     if not (np.isfinite(marks).all() and start < 0):
         raise ValueError(f"start must be a negative log loss, levels finite, got {marks.tolist()}")
@@ -123,12 +131,21 @@ def follow_flow(
         raise ValueError(f"step must be in (0, 1), got {step}")
     counts = [ceil(log(b / a) / step) for a, b in pairwise(marks.tolist())]
     ends = jnp.asarray(np.log(-marks[1:]), params.v.dtype)
-    return _follow(params, jnp.asarray(x), jnp.asarray(y), ends, jnp.asarray(counts, jnp.int32))
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    return _follow(params, x, y, ends, jnp.asarray(counts, jnp.int32), trained)
 
 
-@jax.jit
-def _follow(params: Params, x: Array, y: Array, ends: Array, counts: Array) -> FlowTrace:
-    gram = _dot(x, x.T) + 1
+@partial(jax.jit, static_argnames="trained")
+def _follow(
+    params: Params,
+    x: Array,
+    y: Array,
+    ends: Array,
+    counts: Array,
+    trained: tuple[str, ...] | None,
+) -> FlowTrace:
+    gram = variables.gram(x, trained)
+    fit = variables.fit(params, trained)
     pre = preactivations(params, x)
     real = y != 0
     q = y * _dot(relu(pre), params.v)
@@ -157,10 +174,11 @@ def _follow(params: Params, x: Array, y: Array, ends: Array, counts: Array) -> F
         u = jax.lax.rsqrt(smallest)
         c = place.coefficients
         w = u * (place.kept * params.w + _dot(c.T, x))
-        b = u * (place.kept * params.b + c.sum(axis=0))
+        b = u * (place.kept * params.b + variables.over_b(c, trained))
         scaled = Params(w, b, u * place.v)
         good = jnp.all(jnp.isfinite(place.v)) & jnp.all(jnp.isfinite(c)) & (smallest > 0)
         status = jnp.where(finite & good, LimitStatus.FOLLOWED, LimitStatus.NON_FINITE)
+        status = jnp.where(finite & ~fit, LimitStatus.BIASES_UNCLEAR, status)
         status = jnp.where(finite & ~fine, LimitStatus.MISCLASSIFIED, status).astype(jnp.int32)
 
         def known(tree: Any) -> Any:

@@ -1,11 +1,12 @@
 """From a trained network to a KKT point of the max-margin problem nearby.
 
 Not gradient flow: a descent on |theta|^2 / 2 that keeps every margin at 1 or above. Write u_j for
-(w_j, b_j) and z_i for (x_i, 1). At a KKT point |u_j| = |v_j|, so a network is a sum of unit
-directions g_j with signs s_j and weights a_j = v_j^2: N(x) = sum_j s_j a_j relu(g_j . z) and
-|theta|^2 / 2 = sum_j a_j. Of a neuron's terms in y_i N(x_i), those of its own class, y_i = s_j, are
-convex in a_j g_j, the others are concave. With tangents in place of the convex ones, that is with
-g_j . z_i where it is positive and 0 elsewhere, the problem is convex, and its dual small:
+(w_j, b_j) and z_i for (x_i, 1), or w_j and x_i where the network has no biases. At a KKT point
+|u_j| = |v_j|, so a network is a sum of unit directions g_j with signs s_j and weights a_j = v_j^2:
+N(x) = sum_j s_j a_j relu(g_j . z) and |theta|^2 / 2 = sum_j a_j. Of a neuron's terms in y_i N(x_i),
+those of its own class, y_i = s_j, are convex in a_j g_j, the others are concave. With tangents in
+place of the convex ones, that is with g_j . z_i where it is positive and 0 elsewhere, the problem
+is convex, and its dual small:
 
     max sum_i lambda_i  subject to  |p_j| <= 1 and 0 <= tau_ij <= lambda_i,
     p_j = sum over active samples of its own class of lambda_i z_i
@@ -25,8 +26,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.kkt import descent
-from jaxkkt.kkt.certificate import multipliers
+from jaxkkt.kkt import descent, variables
+from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
@@ -51,18 +52,21 @@ class PolishStatus(Outcome):
         "a sample is misclassified or its output is 0: train the network until it classifies all",
     )
     NON_FINITE = 3, "parameters or data are NaN or infinite: look at the status of the training run"
+    BIASES_UNCLEAR = 4, variables.UNCLEAR
 
 
 class Polished(NamedTuple):
     """A KKT point, at min margin 1, and how it differs from the network that it was made from.
 
-    steps: interior-point steps. angle: between the parameter vectors, in radians.
+    steps: interior-point steps taken, whatever the status.
+    angle: between the parameter vectors, in radians.
     live, live_before: neurons with v_j != 0 that are active on a sample.
     normalized_margin, normalized_margin_before: min_i q_i / |theta|^2.
     Neurons that end in one direction may share their weight in any way: `angle` and `live` are
     those of an even share.
-    status: `PolishStatus`; the numbers are NaN where it is INFEASIBLE or NON_FINITE, or where steps
-        that were STOPPED_EARLY had come to no network that classifies all samples.
+    status: `PolishStatus`. Where it is INFEASIBLE, NON_FINITE or BIASES_UNCLEAR, or where steps
+        that were STOPPED_EARLY had come to no network that classifies all samples, `params`,
+        `angle` and both normalized margins are NaN, and `live` and `live_before` are -1.
     """
 
     params: Params
@@ -82,6 +86,7 @@ def polish(
     y: Float[Array | np.ndarray, " m"],
     working: int | None = None,
     max_steps: int = STEPS,
+    trained: tuple[str, ...] | None = None,
 ) -> Polished:
     """A KKT point of min |theta|^2 / 2 subject to q_i >= 1, near a network that classifies all.
 
@@ -92,49 +97,69 @@ def polish(
     m/6 neurons are left at the end.
     Computed in float64 whatever the inputs are.
 
+    `trained` names the parameters that the problem is over: ("w", "b", "v"), the default, or
+    ("w", "v") for a network without biases, which then comes back without biases. Where all biases
+    are 0 it must be given, since zero biases can be trained ones, too; under `jit` and `vmap` the
+    status is then BIASES_UNCLEAR.
+
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
-    Raises ValueError for data or parameters that do not fit, or counts below 1.
+    Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
+    counts below 1.
     """
     datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
+    trained = variables.chosen(params, trained)
     for name, number in (("working", working), ("max_steps", max_steps)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    w = min(params.v.shape[0], working or _working(*x.shape))
-    return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, w)
+    m, d = x.shape
+    w = min(params.v.shape[0], working or _working(m, d + int(variables.biased(trained))))
+    return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, w, trained)
 
 
-def _working(m: int, d: int) -> int:
-    """As many neurons as a step of `STEP_OPERATIONS` has room for, but not too few."""
-    r = min(m, d + 1)
+def _working(m: int, n: int) -> int:
+    """As many neurons as a step of `STEP_OPERATIONS` has room for, but not too few.
+
+    n: the dimension of the points z_i.
+    """
+    r = min(m, n)
     return max(64, m // 4, STEP_OPERATIONS // (2 * r * (r + m) ** 2))
 
 
-@partial(jax.jit, static_argnames="working")
-def _polish(params: Params, x: Array, y: Array, max_steps: Array, working: int) -> Polished:
+@partial(jax.jit, static_argnames=("working", "trained"))
+def _polish(
+    params: Params,
+    x: Array,
+    y: Array,
+    max_steps: Array,
+    working: int,
+    trained: tuple[str, ...] | None,
+) -> Polished:
     real = y != 0
     q = networks.margins(params, x, y)
     smallest = jnp.min(jnp.where(real, q, jnp.inf))
     feasible = (smallest > 0) & (smallest < jnp.inf)
     before = networks.squared_norm(params)
     finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(before)
+    fit = variables.fit(params, trained)
 
-    points = _points(x)
-    chosen = _chosen(params, x, y, points, working)
+    points = _points(x, trained)
+    chosen = _chosen(params, x, y, points, working, trained)
     problem = descent.posed(points, y, jnp.sign(params.v[chosen]))
     tangent = problem.own & (networks.preactivations(params, x).T[chosen] > 0)
     state = descent.start(problem, tangent)
-    state = state._replace(done=~(feasible & finite))
+    state = state._replace(done=~(feasible & finite & fit))
     state = descent.solved(problem, state, max_steps)
-    polished = _network(problem, state, params, x, y, chosen)
+    polished = _network(problem, state, params, x, y, chosen, trained)
     after = networks.squared_norm(polished)
     inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(polished, params, strict=True))
     cosine = inner * jax.lax.rsqrt(after) * jax.lax.rsqrt(before)
     status = jnp.where(state.done, PolishStatus.POLISHED, PolishStatus.STOPPED_EARLY)
+    status = jnp.where(fit, status, PolishStatus.BIASES_UNCLEAR)
     status = jnp.where(feasible, status, PolishStatus.INFEASIBLE)
     status = jnp.where(finite, status, PolishStatus.NON_FINITE)
     smallest_after = jnp.min(jnp.where(real, networks.margins(polished, x, y), jnp.inf))
-    worth = feasible & finite & (smallest_after > 0) & (after < jnp.inf)
+    worth = feasible & finite & fit & (smallest_after > 0) & (after < jnp.inf)
 
     def known(value: Array) -> Array:
         return jnp.where(worth, value, jnp.nan)
@@ -143,8 +168,8 @@ def _polish(params: Params, x: Array, y: Array, max_steps: Array, working: int) 
         params=jax.tree.map(known, polished),
         steps=state.steps,
         angle=known(jnp.arccos(jnp.clip(cosine, -1, 1))),
-        live=_live(polished, x, y),
-        live_before=_live(params, x, y),
+        live=jnp.where(worth, _live(polished, x, y), -1),
+        live_before=jnp.where(worth, _live(params, x, y), -1),
         normalized_margin=known(smallest_after / after),
         normalized_margin_before=known(smallest / before),
         status=status.astype(jnp.int32),
@@ -156,13 +181,21 @@ def _live(params: Params, x: Array, y: Array) -> Array:
     return jnp.sum(jnp.any(active, axis=0) & (params.v != 0), dtype=jnp.int32)
 
 
-def _points(x: Array) -> Array:
-    """(x_i, 1) in an orthonormal basis of their span."""
-    points = jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1)
+def _points(x: Array, trained: tuple[str, ...] | None) -> Array:
+    """z_i in an orthonormal basis of their span."""
+    ones = jnp.ones_like(x[:, :1])
+    points = jnp.concatenate([x, ones], axis=1) if variables.biased(trained) else x
     return jnp.linalg.qr(points.T, mode="r").T
 
 
-def _chosen(params: Params, x: Array, y: Array, points: Array, w: int) -> Array:
+def _chosen(
+    params: Params,
+    x: Array,
+    y: Array,
+    points: Array,
+    w: int,
+    trained: tuple[str, ...] | None,
+) -> Array:
     """Neurons that can reach a large h(g) = s_j sum_i lambda_i y_i relu(g . z_i), and see all.
 
     lambda are the multipliers of the network as it is; h is followed uphill from each neuron's
@@ -173,7 +206,7 @@ def _chosen(params: Params, x: Array, y: Array, points: Array, w: int) -> Array:
     k = params.v.size
     if w == k:
         return jnp.arange(k)
-    pull = multipliers(params, x, y) * y
+    pull = multipliers(params, x, y, trained) * y
     sign = jnp.sign(params.v)[:, None]
 
     def uphill(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -207,6 +240,7 @@ def _network(
     x: Array,
     y: Array,
     chosen: Array,
+    trained: tuple[str, ...] | None,
 ) -> Params:
     """The network of the directions and weights, at min margin 1; neurons with a slack are dead."""
     coefficients, p = descent.directions(problem, state.point, state.tangent)
@@ -218,7 +252,7 @@ def _network(
     zeros = jax.tree.map(jnp.zeros_like, params)
     placed = Params(
         w=zeros.w.at[chosen].set(jnp.dot(unit, x, precision=PRECISION)),
-        b=zeros.b.at[chosen].set(jnp.sum(unit, axis=1)),
+        b=zeros.b.at[chosen].set(variables.over_b(unit.T, trained)),
         v=zeros.v.at[chosen].set(problem.sign * size),
     )
     q = jnp.min(jnp.where(y != 0, networks.margins(placed, x, y), jnp.inf))

@@ -1,5 +1,6 @@
 """The smallest single gradient step that flips a prediction, exactly, and what it is made of."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -9,10 +10,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.networks import (
+    PRECISION,
+    Params,
+    checked,
+    preactivations,
+    value_and_input_gradient,
+    value_and_input_gradient_from,
+)
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import as_arrays, require_labels, require_positive
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
@@ -48,16 +56,25 @@ class GradientSteps(NamedTuple):
     size: Float[Array, "*lanes n"]
     status: Int[Array, "*lanes n"]
 
-    def needs_step(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Bool[Array, "*lanes n"]:
-        """y f > 0: points that are classified correctly. The others are wrong without a step."""
-        return jnp.asarray(y) * self.output > 0
+    def needs_step(
+        self, y: Float[Array | np.ndarray, "*lanes n"] | Sequence
+    ) -> Bool[Array, "*lanes n"]:
+        """y f > 0: points that are classified correctly. The others are wrong without a step.
 
-    def published_eta(self, y: Float[Array | np.ndarray, "*lanes n"]) -> Float[Array, "*lanes n"]:
+        Labels are -1 or 1, and 0 for padding; ValueError for others.
+        """
+        require_labels(y)
+        (labels,) = as_arrays(self.output.dtype, y=y)
+        return labels * self.output > 0
+
+    def published_eta(
+        self, y: Float[Array | np.ndarray, "*lanes n"] | Sequence
+    ) -> Float[Array, "*lanes n"]:
         """eta as the code published with Wang et al. (2022) counts it.
 
         The first multiple of 0.001 that flips, at most 5, and 0 for misclassified points; NaN where
         the output is. For steps that were searched up to |eta| = 5 or beyond: those that did not
-        flip count as 5.
+        flip count as 5. Labels as in `needs_step`.
         """
         stepped = jnp.minimum(PUBLISHED_STEP * jnp.ceil(self.eta / PUBLISHED_STEP), PUBLISHED_CAP)
         stepped = jnp.where(jnp.isnan(stepped), PUBLISHED_CAP, stepped)  # no gradient
@@ -65,14 +82,20 @@ class GradientSteps(NamedTuple):
         return jnp.where(jnp.isnan(self.output), jnp.nan, eta)
 
 
-def input_gradient(params: Params, x: Float[Array | np.ndarray, "*n d"]) -> Float[Array, "*n d"]:
-    """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them."""
-    active = preactivations(params, jnp.asarray(x, params.w.dtype)) > 0
-    return jnp.dot(jnp.where(active, params.v, 0), params.w, precision=PRECISION)
+def input_gradient(
+    params: Params, x: Float[Array | np.ndarray, "*n d"] | Sequence
+) -> Float[Array, "*n d"]:
+    """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them.
+
+    Raises ValueError unless both hold floating-point numbers of one precision that JAX keeps.
+    """
+    return value_and_input_gradient(params, x)[1]
 
 
 def gradient_steps(
-    params: Params, x: Float[Array | np.ndarray, "n d"], bracket: float | Float[Array, ""] = 1.0
+    params: Params,
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    bracket: float | Float[Array, ""] = 1.0,
 ) -> GradientSteps:
     """The smallest |eta| for which f(x + eta grad f(x)) and f(x) have opposite signs.
 
@@ -84,12 +107,14 @@ def gradient_steps(
     a time. A block's breakpoints are sorted where one of its points needs it, since the output
     bends too much to tell or is near 0, and always under `jax.vmap`: use `jax.lax.map` over
     networks.
-    Raises ValueError for a bracket that is not positive and finite.
+    Raises ValueError for a bracket that is not positive and finite, and unless network and points
+    hold floating-point numbers of one precision that JAX keeps.
     Wang et al. (2022), Section 5.1.
     """
     require_positive(bracket=bracket)
-    dtype = params.w.dtype
-    return _blocks(params, jnp.asarray(x, dtype), jnp.asarray(bracket, dtype))
+    params = checked(params)
+    (x,) = as_arrays(params.w.dtype, x=x)
+    return _blocks(params, x, jnp.asarray(bracket, x.dtype))
 
 
 @jax.jit
@@ -104,8 +129,7 @@ def _blocks(params: Params, x: Array, bracket: Array) -> GradientSteps:
 
 def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSteps:
     pre = preactivations(params, x)
-    output = jnp.dot(relu(pre), params.v, precision=PRECISION)
-    gradient = jnp.dot(jnp.where(pre > 0, params.v[None], 0), params.w, precision=PRECISION)
+    output, gradient = value_and_input_gradient_from(pre, params)
     norm = lengths(gradient)
     sign = jnp.sign(output)
     # In units of |delta|, so that steps of all points are of the scale of their inputs.

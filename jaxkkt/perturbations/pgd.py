@@ -1,5 +1,6 @@
 """Projected gradient descent on the margin, within l2 balls around the points."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.networks import PRECISION, Params, apply, preactivations, relu
-from jaxkkt.requirements import require_positive
+from jaxkkt.networks import Params, checked, margins, value_and_input_gradient
+from jaxkkt.requirements import as_samples, require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -31,8 +32,8 @@ class Attack(NamedTuple):
 
 def pgd(
     params: Params,
-    x: Float[Array | np.ndarray, "n d"],
-    y: Float[Array | np.ndarray, " n"],
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
     radius: float | Float[Array, ""] | Float[Array, " n"],
     steps: int | Int[Array, ""] = STEPS,
     normalized: bool = False,
@@ -45,31 +46,36 @@ def pgd(
     attack by it comes to a halt at large margins.
 
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
-    finite, or steps below 1. Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
+    finite, steps below 1, labels other than -1 and 1 (and 0 for padding, a row of zeros), and
+    unless network and data hold floating-point numbers of one precision that JAX keeps.
+    Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
     require_positive(radius=radius)
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
+    params = checked(params)
+    x, y = as_samples(params.w.dtype, x=x, y=y)
     radii = jnp.broadcast_to(jnp.asarray(radius, x.dtype), y.shape)
     return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
 def robust_accuracy(
     params: Params,
-    x: Float[Array | np.ndarray, "n d"],
-    y: Float[Array | np.ndarray, " n"],
-    radii: Float[Array, " r"],
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
+    radii: Float[Array | np.ndarray, " r"] | Sequence,
     steps: int | Int[Array, ""] = STEPS,
     normalized: bool = False,
 ) -> Float[Array, " r"]:
     """Share of the points that `pgd` leaves with y f > 0, for every radius.
 
     Points with y = 0 are padding and do not count. An attack bounds the accuracy from above. NaN
-    where an output is. Raises ValueError for radii that are not positive and finite.
+    where an output is. Raises ValueError for radii that are not positive and finite, and as `pgd`.
     """
     require_positive(radii=radii)
-    real = jnp.asarray(y) != 0
+    params = checked(params)
+    x, y = as_samples(params.w.dtype, x=x, y=y)
+    real = y != 0
 
     def at(radius: Array) -> Array:
         found = pgd(params, x, y, radius, steps, normalized)
@@ -82,8 +88,8 @@ def robust_accuracy(
 
 def smallest_radii(
     params: Params,
-    x: Float[Array | np.ndarray, "n d"],
-    y: Float[Array | np.ndarray, " n"],
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
     bracket: float | Float[Array, ""] | Float[Array, " n"],
     steps: int | Int[Array, ""] = STEPS,
     trips: int = 14,
@@ -92,8 +98,12 @@ def smallest_radii(
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
     small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
-    off by bracket / 2^trips and by what the attack misses.
+    off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
+    not positive and finite, and as `pgd`.
     """
+    require_positive(bracket=bracket)
+    params = checked(params)
+    x, y = as_samples(params.w.dtype, x=x, y=y)
 
     def flipped(radii: Array) -> Array:
         return pgd(params, x, y, radii, steps, normalized=True).margins <= 0
@@ -104,13 +114,11 @@ def smallest_radii(
         found = flipped(middle)
         return jnp.where(found, low, middle), jnp.where(found, middle, high)
 
-    require_positive(bracket=bracket)
-    x, y = (jnp.asarray(array, params.w.dtype) for array in (x, y))
     top = jnp.broadcast_to(jnp.asarray(bracket, x.dtype), y.shape)
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
-    margins = y * apply(params, x)
-    found = jnp.where(margins <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
-    return jnp.where(jnp.isnan(margins), jnp.nan, found)
+    before = margins(params, x, y)
+    found = jnp.where(before <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
+    return jnp.where(jnp.isnan(before), jnp.nan, found)
 
 
 @partial(jax.jit, static_argnames="normalized")
@@ -121,10 +129,8 @@ def _pgd(
     alpha = REACH * radius / steps.astype(x.dtype)
 
     def look(moved: Array) -> tuple[Array, Array]:
-        pre = preactivations(params, moved)
-        margins = y * jnp.dot(relu(pre), params.v, precision=PRECISION)
-        downhill = jnp.dot(jnp.where(pre > 0, params.v, 0), params.w, precision=PRECISION)
-        return margins, -y[:, None] * downhill
+        outputs, gradients = value_and_input_gradient(params, moved)
+        return y * outputs, -y[:, None] * gradients
 
     def least(attack: Attack, margins: Array) -> Attack:
         better = (margins < attack.margins) | jnp.isnan(margins)  # NaN stays

@@ -3,18 +3,20 @@
 A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import ratio
-from jaxkkt.networks import PRECISION, Params, margins, preactivations
+from jaxkkt.networks import PRECISION, Params, checked, margins, preactivations
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_flip
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_positive
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
 BLOCK_ELEMENTS = 2**16
@@ -70,38 +72,49 @@ class ExactFlips(NamedTuple):
 
 
 def on_margin(
-    margins: Float[Array, " m"], slack: float = 1.1, mask: Bool[Array, " m"] | None = None
+    margins: Float[Array | np.ndarray, " m"] | Sequence,
+    slack: float | Float[Array, ""] = 1.1,
+    mask: Bool[Array | np.ndarray, " m"] | Sequence | None = None,
 ) -> Bool[Array, " m"]:
     """q_i <= slack min q: which samples are on the margin. Vardi et al. (2022), Section 6.
 
     Samples whose `mask` is False take no part; data with padding need mask = (y != 0). Nobody is on
-    the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack below 1.
+    the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack below 1,
+    margins that JAX would round, and a mask that is not one truth value a sample.
     """
     if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
         raise ValueError(f"slack must be at least 1, got {slack}")
-    real = jnp.ones(margins.shape, bool) if mask is None else mask
-    smallest = jnp.min(jnp.where(real, margins, jnp.inf))
-    return real & (smallest > 0) & (margins <= slack * smallest)
+    (q,) = as_arrays(margins=margins)
+    real = jnp.ones(q.shape, bool) if mask is None else as_mask("mask", mask, q.shape[0])
+    smallest = jnp.min(jnp.where(real, q, jnp.inf))
+    return real & (smallest > 0) & (q <= slack * smallest)
 
 
 def universal_direction(
-    x: Float[Array, "m d"], y: Float[Array, " m"], chosen: Bool[Array, " m"]
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
+    chosen: Bool[Array | np.ndarray, " m"] | Sequence,
 ) -> Float[Array, " d"]:
     """u = s / |s| for s = sum_{i chosen} y_i x_i; zero where s is zero or nobody is chosen.
 
     One direction, from the data alone, for every sample: x_i moves to x_i - y_i c u.
+    Raises ValueError for labels other than -1 and 1 (and 0 for padding, a row of zeros), a choice
+    that is not one truth value a sample, and unless x and y hold floating-point numbers of one
+    precision that JAX keeps.
     Vardi et al. (2022), Section 6.
     """
+    x, y = as_samples(x=x, y=y)
+    chosen = as_mask("chosen", chosen, y.shape[0])
     total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
     return ratio(total, jnp.linalg.norm(total))
 
 
 def flip_size_bisection(
     params: Params,
-    x: Float[Array, "m d"],
-    y: Float[Array, " m"],
-    direction: Float[Array, " d"],
-    chosen: Bool[Array, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
+    direction: Float[Array | np.ndarray, " d"] | Sequence,
+    chosen: Bool[Array | np.ndarray, " m"] | Sequence,
     bracket: float | Float[Array, ""] | None = None,
     trips: int = 40,
 ) -> Flip:
@@ -110,20 +123,21 @@ def flip_size_bisection(
     Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
     bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
-    Raises ValueError for a bracket that is not positive and finite, or trips below 1.
+    Raises ValueError for a bracket that is not positive and finite, trips below 1, and as
+    `universal_direction` for network, data and choice.
     Vardi et al. (2022), Section 6.
     """
     if trips < 1:
         raise ValueError(f"trips must be at least 1, got {trips}")
-    return _bisection(params, x, y, direction, chosen, _bracket(x, bracket), trips)
+    return _bisection(*_inputs(params, x, y, direction, chosen, bracket), trips)
 
 
 def flip_sizes_exact(
     params: Params,
-    x: Float[Array, "m d"],
-    y: Float[Array, " m"],
-    direction: Float[Array, " d"],
-    chosen: Bool[Array, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
+    direction: Float[Array | np.ndarray, " d"] | Sequence,
+    chosen: Bool[Array | np.ndarray, " m"] | Sequence,
     bracket: float | Float[Array, ""] | None = None,
 ) -> ExactFlips:
     """Where samples flip and un-flip along x_i - y_i c u, 0 <= c <= bracket, from breakpoints.
@@ -134,22 +148,31 @@ def flip_sizes_exact(
     `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
     where nobody has un-flipped by then, else the next c where that holds. The default bracket is
     4 max_i |x_i|. Sorts m k breakpoints, a block of samples at a time.
-    Raises ValueError for a bracket that is not positive and finite.
+    Raises ValueError for a bracket that is not positive and finite, and as `universal_direction`
+    for network, data and choice.
     """
-    return _exact(params, x, y, direction, chosen, _bracket(x, bracket))
+    return _exact(*_inputs(params, x, y, direction, chosen, bracket))
 
 
-@partial(jax.jit, static_argnames="slack")
 def transfer_matrix(
-    params: Params, x: Float[Array, "m d"], y: Float[Array, " m"], slack: float = 1.1
+    params: Params,
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
+    slack: float = 1.1,
 ) -> Flip:
     """Exact flip sizes [a, b] (n, n): the direction of network a tried on network b.
 
     `params` holds n networks along a leading axis, trained on the same data. Each direction is the
     sum over the samples on the margin of a; it has to flip those on the margin of b.
+    Raises ValueError as `on_margin` and, for networks and data, `universal_direction`.
     Vardi et al. (2022), Section 6: the direction depends on the data alone, so it transfers.
     """
+    params = checked(params)
+    return _transfer(params, *as_samples(params.w.dtype, x=x, y=y), slack)
 
+
+@partial(jax.jit, static_argnames="slack")
+def _transfer(params: Params, x: Array, y: Array, slack: float) -> Flip:
     def chosen(network: Params) -> Array:
         return on_margin(margins(network, x, y), slack, y != 0)
 
@@ -273,6 +296,15 @@ def _flip(
     status = jnp.where(nothing, FlipStatus.NOTHING_TO_FLIP, status)
     status = jnp.where(broken, FlipStatus.NON_FINITE, status).astype(jnp.int32)
     return Flip(jnp.where(nothing | broken, jnp.nan, size), status)
+
+
+def _inputs(
+    params: Params, x: object, y: object, direction: object, chosen: object, bracket: Any
+) -> tuple[Params, Array, Array, Array, Array, Array]:
+    params = checked(params)
+    x, y = as_samples(params.w.dtype, x=x, y=y)
+    (direction,) = as_arrays(x.dtype, direction=direction)
+    return params, x, y, direction, as_mask("chosen", chosen, y.shape[0]), _bracket(x, bracket)
 
 
 def _bracket(x: Array, bracket: float | Array | None) -> Array:

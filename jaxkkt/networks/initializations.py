@@ -1,57 +1,16 @@
-"""Depth-2 ReLU networks: parameters, outputs, margins, initializations, padding.
-
-Letters: m samples, d input dimension, k width.
-"""
+"""Random networks to start from. A neuron's draw depends on the key and its row alone."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxkkt.networks.depth2 import Params
+
 Size = int | Int[Array, ""]
 Scale = float | Float[Array, ""]
-
-# Every matrix product in the package names its precision: accelerators otherwise round
-# float32 operands to TF32 or bfloat16 without saying so.
-PRECISION = jax.lax.Precision.HIGHEST
-
-# jax.nn.relu has derivative 0 at 0, which makes zero padding inert; jnp.maximum(x, 0) has 1/2.
-relu = jax.nn.relu
-
-
-class Params(NamedTuple):
-    """Parameters of N(x) = sum_j v_j relu(w_j . x + b_j); one row a neuron.
-
-    Shapes: w (k, d), b (k,), v (k,). Vardi et al. (2022), Section 2.
-    """
-
-    w: Float[Array, "*lanes k d"]
-    b: Float[Array, "*lanes k"]
-    v: Float[Array, "*lanes k"]
-
-
-def preactivations(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m k"]:
-    """w_j . x_i + b_j for every sample and neuron."""
-    pre = jnp.dot(x, params.w.T, precision=PRECISION)
-    return pre + jnp.broadcast_to(params.b, pre.shape)
-
-
-def apply(params: Params, x: Float[Array, "*m d"]) -> Float[Array, "*m"]:
-    """N(x) = sum_j v_j relu(w_j . x + b_j), for one input or a stack of them."""
-    return jnp.dot(relu(preactivations(params, x)), params.v, precision=PRECISION)
-
-
-def margins(params: Params, x: Float[Array, "m d"], y: Float[Array, " m"]) -> Float[Array, " m"]:
-    """q_i = y_i N(x_i); positive where the sample is classified correctly."""
-    return y * apply(params, x)
-
-
-def squared_norm(params: Params) -> Float[Array, ""]:
-    """||theta||^2 = sum_j ||w_j||^2 + b_j^2 + v_j^2."""
-    return sum((jnp.vdot(p, p, precision=PRECISION) for p in params), jnp.zeros((), params.v.dtype))
 
 
 def torch_linear(
@@ -114,36 +73,6 @@ INITIALIZATIONS = {
     "lazy": lazy,
     "lazy with biases": partial(lazy, biases=True),
 }
-
-
-def pad(params: Params, width: int, dim: int) -> Params:
-    """The same function with zero neurons and zero input coordinates added up to (width, dim).
-
-    Zero neurons have zero gradients and stay zero (relu'(0) = 0); so does the weight of an
-    input coordinate that is zero on every sample. Raises ValueError when asked to shrink.
-    """
-    k, d = params.w.shape
-    if width < k or dim < d:
-        raise ValueError(
-            f"cannot pad a network of width {k} and dimension {d} to width {width} and "
-            f"dimension {dim}: padding only adds; ask for at least ({k}, {d})"
-        )
-    more = width - k
-    return Params(
-        w=jnp.pad(params.w, ((0, more), (0, dim - d))),
-        b=jnp.pad(params.b, (0, more)),
-        v=jnp.pad(params.v, (0, more)),
-    )
-
-
-def check_parameters(params: Params, dim: int) -> None:
-    """Raises ValueError unless these are the parameters of one network on inputs of dimension d."""
-    k = params.v.shape[0]
-    if k < 1 or (params.w.shape, params.b.shape) != ((k, dim), (k,)):
-        raise ValueError(
-            f"a network on inputs of dimension {dim} needs w (k, {dim}), b (k,), v (k,) with "
-            f"k >= 1, got w {params.w.shape}, b {params.b.shape}, v {params.v.shape}"
-        )
 
 
 def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]:

@@ -1,0 +1,167 @@
+"""Measuring a trained network: each measurement at the run's own size, or at a padded one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.devices import device
+from jaxkkt.engine.draws import Seen, held_out, seen
+from jaxkkt.measurements import Measurement, measured
+from jaxkkt.networks import Params
+from jaxkkt.specs.data import round_up
+from jaxkkt.specs.run import Run
+
+# Names that the engine gives to how a run ended, and to the moments of a curve.
+ENDING = ("log_loss", "steps", "status")
+CURVE = "curve_"
+Values = dict[str, Any]
+
+
+def measure(
+    run: Run,
+    measurements: Sequence[Measurement],
+    params: Params,
+    start: Params,
+    data: Dataset,
+    curve: Params | None = None,
+) -> Values:
+    """What the measurements return for a network, by name, as NumPy arrays.
+
+    `params`, `start` and `data` are at the run's own size. Those that are `padded` share a program
+    at a round size; every other has one of its own at the run's size.
+    """
+    needs = {name for one in measurements for name in one.needs()}
+    everything = seen(run, params, start, data, needs)
+    round_sizes = _round_sizes(run, everything)
+    found: Values = {}
+    together = tuple(one for one in measurements if one.padded)
+    if together:
+        numbers = jax.tree.map(_array, together)
+        program = _compiled(together_structure(together), _shapes(everything.padded(**round_sizes)))
+        found |= program(numbers, everything.padded(**round_sizes))
+    for one in measurements:
+        if one.padded:
+            continue
+        if one.on_host:
+            asked = {**everything._asdict(), "curve": curve}
+            found |= measured(one, *(asked[name] for name in one.needs()))
+        else:
+            numbers = jax.tree.map(_array, (one,))
+            found |= _compiled(together_structure((one,)), _shapes(everything))(numbers, everything)
+    return jax.device_get(found)
+
+
+def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The names that the measurements return, without running them.
+
+    Raises ValueError where two return the same name, or one that the engine gives itself.
+    """
+    owners: dict[str, Measurement] = {}
+    for one in measurements:
+        if one.on_host:
+            continue
+        shapes = _example(run, one)
+        for name in jax.eval_shape(measured, one, *shapes):
+            if name in ENDING or name.startswith(CURVE):
+                raise ValueError(
+                    f"the measurement {one.label!r} returns {name!r}, which is the engine's own "
+                    "name: call it something else"
+                )
+            if name in owners:
+                raise ValueError(
+                    f"the measurements {owners[name].label!r} and {one.label!r} both return "
+                    f"{name!r}: call one of them something else"
+                )
+            owners[name] = one
+    return owners
+
+
+def compile_measurements(run: Run) -> None:
+    """Compiles ahead what measuring this run will take, where runs of other sizes share it."""
+    for some in (run.measure, () if run.curve is None else run.curve.measure):
+        together = tuple(one for one in some if one.padded)
+        if together:
+            _compiled(together_structure(together), _padded_shapes(run, together))
+
+
+def together_structure(measurements: tuple[Measurement, ...]) -> Any:
+    return jax.tree.structure(measurements), tuple(
+        str(_array(leaf).dtype) for leaf in jax.tree.leaves(measurements)
+    )
+
+
+def _round_sizes(run: Run, everything: Seen) -> dict[str, int]:
+    tests = 0 if everything.test is None else everything.test.y.size
+    sizes = {"samples": run.samples, "dim": run.d, "width": run.width}
+    return {name: round_up(size) for name, size in sizes.items()} | {"tests": tests}
+
+
+def _padded_shapes(run: Run, measurements: Sequence[Measurement]) -> Seen:
+    needs = {name for one in measurements for name in one.needs()}
+    m, d, k = map(round_up, (run.samples, run.d, run.width))
+    params, data = _network(k, d), _points(m, d)
+    tests = held_out(run).y.size if "test" in needs else 0
+    return Seen(
+        params,
+        data,
+        _points(tests, d) if "test" in needs else None,
+        params if "start" in needs else None,
+    )
+
+
+def _array(leaf: Any) -> np.ndarray:
+    return np.asarray(leaf, np.int32 if isinstance(leaf, int) else _dtype())
+
+
+def _dtype() -> Any:
+    return jax.dtypes.canonicalize_dtype(float)
+
+
+def _shapes(everything: Seen) -> Seen:
+    return jax.tree.map(lambda a: _shape(*np.shape(a)), everything)
+
+
+def _network(width: int, dim: int) -> Any:
+    return Params(_shape(width, dim), _shape(width), _shape(width))
+
+
+def _points(samples: int, dim: int) -> Any:
+    return Dataset(_shape(samples, dim), _shape(samples))
+
+
+def _shape(*sizes: int) -> Any:
+    return jax.ShapeDtypeStruct(sizes, _dtype())
+
+
+def _example(run: Run, one: Measurement) -> list[Any]:
+    params = _network(run.width, run.d)
+    asked = {"params": params, "start": params, "data": _points(run.samples, run.d)}
+    if "test" in one.needs():
+        asked["test"] = _points(held_out(run).y.size, run.d)
+    return [asked[name] for name in one.needs()]
+
+
+def _compiled(structure: Any, shapes: Seen) -> Callable[..., Mapping[str, Any]]:
+    leaves, tree = jax.tree.flatten(shapes)
+    return _program(structure, tree, tuple((a.shape, str(a.dtype)) for a in leaves), device())
+
+
+@cache
+def _program(
+    structure: Any, tree: Any, leaves: tuple[Any, ...], _: jax.Device
+) -> Callable[..., Mapping[str, Any]]:
+    def compute(measurements: tuple[Measurement, ...], everything: Seen) -> Values:
+        found: Values = {}
+        for one in measurements:
+            asked = (getattr(everything, name) for name in one.needs())
+            found |= measured(one, *asked)
+        return found
+
+    kinds, dtypes = structure
+    numbers = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct((), d) for d in dtypes])
+    everything = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    return jax.jit(compute).lower(numbers, everything).compile()

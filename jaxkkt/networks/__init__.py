@@ -1,0 +1,54 @@
+"""Depth-2 ReLU networks: parameters, outputs and gradients, initializations, padding.
+
+Letters: m samples, d input dimension, k width.
+"""
+
+from jaxkkt.networks.depth2 import (
+    PRECISION,
+    Params,
+    apply,
+    check_parameters,
+    checked,
+    margins,
+    pad,
+    preactivations,
+    relu,
+    squared_norm,
+    value_and_input_gradient,
+    value_and_input_gradient_from,
+    value_and_pullback,
+    value_and_pullback_from,
+)
+from jaxkkt.networks.initializations import (
+    INITIALIZATIONS,
+    Scale,
+    Size,
+    check_sizes,
+    gaussian,
+    lazy,
+    torch_linear,
+)
+
+__all__ = [
+    "INITIALIZATIONS",
+    "PRECISION",
+    "Params",
+    "Scale",
+    "Size",
+    "apply",
+    "check_parameters",
+    "check_sizes",
+    "checked",
+    "gaussian",
+    "lazy",
+    "margins",
+    "pad",
+    "preactivations",
+    "relu",
+    "squared_norm",
+    "torch_linear",
+    "value_and_input_gradient",
+    "value_and_input_gradient_from",
+    "value_and_pullback",
+    "value_and_pullback_from",
+]

@@ -1,0 +1,1 @@
+"""What a run is: data, network, initialization, training and measurements, as frozen classes."""

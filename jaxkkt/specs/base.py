@@ -1,0 +1,295 @@
+"""What a spec is: a small frozen class whose type tells numbers from structure."""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from dataclasses import replace as replaced
+from difflib import get_close_matches
+from functools import cache
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxkkt.specs.identity import covered, digest_of_function, function_name
+
+# Fields of these types ride along with a lane: other values of them compile nothing anew. Fields
+# of any other type are structure, which makes programs.
+Number = Annotated[float | Float[Array, ""], "a number of a lane"]
+Count = Annotated[int | Int[Array, ""], "a number of a lane"]
+_TRACED = {Number: float, Count: int}
+
+S = TypeVar("S", bound="Spec")
+
+PACKAGE = __name__.split(".")[0]
+
+
+def described(
+    default: Any, long_name: str, units: str = "1", shown: bool = True, identity: bool = True
+) -> Any:
+    """A field with what results say about it: its `long_name` and `units`.
+
+    Tables leave it out unless `shown`. Without `identity` it changes no number of a run.
+    """
+    about = {"long_name": long_name, "units": units, "shown": shown, "identity": identity}
+    return field(default=default, compare=identity, metadata=about)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described, field))
+class Spec:
+    """The base of all specs. A subclass is a frozen dataclass by itself, with keyword arguments:
+
+        class Blobs(jk.data.Distribution):
+            sigma: jk.Number = 1.0
+
+            def draw(self, key, samples, dim): ...
+
+    A spec is a pytree. Its leaves are the fields of type `Number` (real) or `Count` (whole), and
+    those of the specs that it holds; the other fields are static. Under `jax.jit` and `jax.vmap`
+    the leaves may be traced. Raises ValueError for a number that is none.
+    """
+
+    _numeric: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True, kw_only=kw_only)(cls)
+        cls._numeric = {**cls._numeric, **_numeric_fields(cls)}
+        jax.tree_util.register_pytree_with_keys(
+            cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
+        )
+
+    def __post_init__(self) -> None:
+        for name, kind in self._numeric.items():
+            value = getattr(self, name)
+            if value is None or isinstance(value, jax.Array):
+                continue
+            wanted = Real if kind is float else Integral
+            if not isinstance(value, wanted) or isinstance(value, bool | np.bool_):
+                what = "a number" if kind is float else "an integer"
+                raise ValueError(f"{name} must be {what}, got {value!r}")
+            object.__setattr__(self, name, kind(value))
+
+    @property
+    def label(self) -> str:
+        """What this kind of spec is called in tables: `UnitSphere` is "unit sphere"."""
+        return _words(type(self).__name__)
+
+    def replace(self: S, **changes: Any) -> S:
+        """The same spec with other values of some fields."""
+        self.require_fields(changes)
+        return replaced(self, **changes)
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def grid_fields(cls) -> tuple[str, ...]:
+        """The fields that a grid can vary."""
+        return cls.field_names()
+
+    @classmethod
+    def require_fields(cls, names: Any) -> None:
+        """Raises ValueError unless all are fields of this spec."""
+        for name in names:
+            if name not in cls.field_names():
+                raise ValueError(unknown_field(name, cls.field_names(), cls.__name__))
+
+    def values(self) -> dict[str, Any]:
+        """The fields that tables show, by name: all that are no specs themselves."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.metadata.get("shown", True) and not isinstance(getattr(self, f.name), Spec)
+        }
+
+    def describe_values(self) -> dict[str, dict[str, str]]:
+        """`long_name` and `units` of the fields that have them."""
+        return {
+            f.name: {key: f.metadata[key] for key in ("long_name", "units")}
+            for f in fields(self)  # type: ignore[arg-type]
+            if "long_name" in f.metadata
+        }
+
+    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+        """The spec as JSON can hold it: its kind, and its fields; `from_json` reads it back.
+
+        With `digests`, what functions and classes from outside the package compute is part of it,
+        at these `sizes` of data and network. Then it is the spec's identity: two specs that
+        compute different things have different JSON, whatever they are called. Raises ValueError
+        where a function cannot be told from others.
+        """
+        found: dict[str, Any] = {"kind": kind_of(type(self))}
+        for f in fields(self):  # type: ignore[arg-type]
+            if f.metadata.get("identity", True):
+                found[f.name] = jsonable(getattr(self, f.name), digests, sizes)
+        if digests and not covered(self.brought):
+            found["computes"] = self.digest(**sizes)
+        return found
+
+    @property
+    def brought(self) -> Any:
+        """The class or function whose code says what the spec computes."""
+        return type(self)
+
+    def computations(self, **sizes: int) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        """The functions that a subclass brings, with example arguments: its identity."""
+        raise ValueError(f"what {type(self).__name__} computes cannot be told: it has no identity")
+
+    def digest(self, **sizes: int) -> str:
+        """A hash of what this spec computes at any of its numbers, at these sizes."""
+        return _digest(jax.tree.map(lambda leaf: type(leaf)(0), self), **sizes)
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> "Spec":
+        return cls(**values)
+
+
+@cache
+def _digest(spec: Spec, **sizes: int) -> str:
+    return " ".join(digest_of_function(f, *args) for f, args in spec.computations(**sizes))
+
+
+def without(spec: Any, *names: str) -> Any:
+    """The same spec with None for static fields, unchecked: for programs that do not need them."""
+    children, (kept, static) = _flatten(spec)
+    return _unflatten(
+        type(spec), (kept, tuple((k, None if k in names else v) for k, v in static)), children
+    )
+
+
+def kind_of(cls: type) -> str:
+    """The name of a spec's class in JSON: "data.Sphere", or "module:Name" from outside."""
+    if cls.__module__.split(".")[0] == PACKAGE:
+        return f"{cls.__module__.removeprefix(f'{PACKAGE}.').removeprefix('specs.')}.{cls.__name__}"
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def from_json(value: Any) -> Any:
+    """What `Spec.to_json` wrote.
+
+    Raises ValueError for a class or function that cannot be imported from where it was, and for
+    arrays, of which JSON holds the hash alone.
+    """
+    if isinstance(value, list):
+        return tuple(from_json(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "function" in value:
+        return _imported(value["function"])
+    if "array" in value:
+        raise ValueError("JSON holds the hash of an array, not its numbers: make the spec anew")
+    cls = _class_of(value["kind"])
+    known = {k: from_json(v) for k, v in value.items() if k not in ("kind", "computes")}
+    return cls.from_fields(known)
+
+
+def _class_of(kind: str) -> Any:
+    if ":" in kind:
+        return _imported(kind)
+    module, name = kind.rsplit(".", 1)
+    for place in (f"{PACKAGE}.specs.{module}", f"{PACKAGE}.{module}"):
+        try:
+            return getattr(importlib.import_module(place), name)
+        except (ImportError, AttributeError):
+            continue
+    raise ValueError(f"no kind of spec is called {kind!r}: written by another version?")
+
+
+def _imported(name: str) -> Any:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{name} cannot be imported here: put it into a module that can be imported"
+        ) from error
+    return found
+
+
+def unknown_field(name: str, known: Any, where: str = "") -> str:
+    """A sentence for a misspelled field, with the nearest that exists."""
+    near = get_close_matches(name, known, 1, 0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    place = f" of {where}" if where else ""
+    return f"no field{place} is called {name!r}{hint or '.'} There are {', '.join(sorted(known))}"
+
+
+def jsonable(value: Any, digests: bool = False, sizes: dict[str, int] | None = None) -> Any:
+    """What JSON can hold of a field's value."""
+    if isinstance(value, Spec):
+        return value.to_json(digests, **(sizes or {}))
+    if isinstance(value, tuple | list):
+        return [jsonable(item, digests, sizes) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, jax.Array) and value.ndim == 0:
+        return value.item()
+    if callable(value):
+        return {"function": function_name(value)}
+    raise ValueError(f"{value!r} cannot be written as JSON: no spec can hold it")
+
+
+def _numeric_fields(cls: type) -> dict[str, type]:
+    own = cls.__dict__.get("__annotations__", {})
+    hints = own
+    if any(isinstance(hint, str) for hint in own.values()):  # from __future__ import annotations
+        hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: kind for name in own for marked, kind in _TRACED.items() if _mentions(hints[name], marked)
+    }
+
+
+def _mentions(hint: Any, marked: Any) -> bool:
+    if hint == marked:
+        return True
+    return not hasattr(hint, "__metadata__") and any(_mentions(h, marked) for h in get_args(hint))
+
+
+def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    names, children, static = [], [], []
+    for f in fields(spec):  # type: ignore[arg-type]
+        value = getattr(spec, f.name)
+        if f.name in spec._numeric or _holds_specs(value):
+            names.append(f.name)
+            children.append(value)
+        else:
+            static.append((f.name, value))
+    return tuple(names), tuple(children), tuple(static)
+
+
+def _holds_specs(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(isinstance(item, Spec) for item in value)
+    return isinstance(value, Spec)
+
+
+def _flatten(spec: Spec) -> tuple[tuple[Any, ...], Any]:
+    names, children, static = _parts(spec)
+    return children, (names, static)
+
+
+def _flatten_with_keys(spec: Spec) -> tuple[Any, Any]:
+    names, children, static = _parts(spec)
+    keys = (jax.tree_util.GetAttrKey(name) for name in names)
+    return tuple(zip(keys, children, strict=True)), (names, static)
+
+
+def _unflatten(cls: type, aux: Any, children: Any) -> Any:
+    names, static = aux
+    spec = object.__new__(cls)
+    for name, value in (*zip(names, children, strict=True), *static):
+        object.__setattr__(spec, name, value)
+    return spec
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()

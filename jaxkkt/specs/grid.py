@@ -1,0 +1,235 @@
+"""Every combination of the values of any fields, as runs."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import optax
+
+from jaxkkt.protocols import PROTOCOLS, Protocol
+from jaxkkt.specs import data, initializations, optimizers
+from jaxkkt.specs.base import Spec, unknown_field
+from jaxkkt.specs.data import Data
+from jaxkkt.specs.initializations import Initialization
+from jaxkkt.specs.networks import ReLU2
+from jaxkkt.specs.optimizers import Optimizer
+from jaxkkt.specs.run import Curve, Run, measurements
+
+# The kinds that a grid knows by name.
+DATA: dict[str, type[Data]] = {
+    "sphere": data.Sphere,
+    "unit sphere": data.UnitSphere,
+    "gaussian": data.Gaussian,
+    "digits": data.Digits,
+    "mnist": data.Mnist,
+}
+INITIALIZATIONS: dict[str, type[Initialization]] = {
+    "torch": initializations.Torch,
+    "gaussian": initializations.Gaussian,
+    "lazy": initializations.Lazy,
+}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "flow": optimizers.Flow,
+    "paper": optimizers.PaperSchedule,
+    "descent": optimizers.Descent,
+}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a run that is not made yet: its class, or a spec to change."""
+
+    made_from: Any
+    fields: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        cls = self.made_from if isinstance(self.made_from, type) else type(self.made_from)
+        return cls.grid_fields()
+
+    def make(self, changes: Mapping[str, Any]) -> Any:
+        changes = {**dict(self.fields), **changes}
+        if isinstance(self.made_from, type):
+            self.made_from.require_fields(changes)
+            return self.made_from(**changes)
+        return self.made_from.replace(**changes) if changes else self.made_from
+
+
+def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> list[Run]:
+    """Every combination of the axes, as runs: `jk.grid(d=[20, 40], alpha=0.5, seed=range(2))`.
+
+    An axis is any field of any spec, with one value or a list of them. Kinds are axes too: `data`
+    (a name of `grid.DATA`, a spec or its class, a function (key, samples, dim) -> x, y, or a pair
+    x, y of arrays), `initialization` (likewise), `protocol`, `optimizer` and `network`. An axis that
+    belongs to some of the kinds applies to these alone: `momentum` beside an optimizer without it.
+    Where two parts have a field of one name, and for initializations always, the part comes
+    first: `init_scale`.
+
+    `measure` is one or more measurements, all made of every run (default: `jk.Flips()`), `curve`
+    the moments on the way at which runs are measured. Sample counts come by `alpha` (round(d^alpha))
+    or by `samples`; width is 1000 and seeds are 0 to 4 unless they are given.
+    Raises ValueError for an empty axis, and for a field that no part has, with the nearest.
+    """
+    values = {name: _values(name, value) for name, value in axes.items()}
+    empty = [name for name, some in values.items() if not some]
+    if empty:
+        raise ValueError(f"the grid is empty: no values for {', '.join(empty)}")
+    kinds = {name: values.pop(name, [default]) for name, default in _DEFAULTS.items()}
+    seeds = values.pop("seed", list(range(5)))
+    common = {} if measure is None else {"measure": measurements(measure)}
+    runs, used = [], set()
+    order = list(axes)
+    for combination in product(*kinds.values()):
+        parts = _parts(dict(zip(kinds, combination, strict=True)), common.get("measure"))
+        owners = {name: owner for name in values if (owner := _owner(name, parts)) is not None}
+        used |= owners.keys()
+        fields = [name for name in order if name in owners]
+        width = {} if "width" in owners or "network" in axes else {"width": 1000}
+        for chosen in product(*(values[name] for name in fields), seeds):
+            *settings, seed = chosen
+            changes: dict[str, dict[str, Any]] = {"network": dict(width)}
+            for name, value in zip(fields, settings, strict=True):
+                part, field = owners[name]
+                changes.setdefault(part, {})[field] = value
+            runs.append(_run(parts, changes, seed, curve))
+    for name in values:
+        if name not in used:
+            known = {*_DEFAULTS, "seed", "measure", "curve"}
+            for combination in product(*kinds.values()):
+                parts = _parts(dict(zip(kinds, combination, strict=True)), common.get("measure"))
+                known |= set(_names(parts))
+            raise ValueError(unknown_field(name, known))
+    return runs
+
+
+_DEFAULTS: dict[str, Any] = {
+    "data": "sphere",
+    "network": ReLU2,
+    "initialization": "torch",
+    "protocol": None,
+    "optimizer": None,
+}
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    if name == "data" and _is_pair(value):
+        return [value]
+    if isinstance(value, str | Spec | type | bool) or callable(value):
+        return [value]
+    if isinstance(value, optax.GradientTransformation) or not isinstance(value, Iterable):
+        return [value]
+    return [v.item() if isinstance(v, np.generic) else v for v in value]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) == 2
+
+
+def _parts(kinds: dict[str, Any], measure: Any) -> dict[str, _Part]:
+    protocol = kinds["protocol"]
+    if isinstance(protocol, str):
+        protocol = _named("protocol", protocol, PROTOCOLS)
+    if protocol is None:
+        protocol = Protocol()
+    elif not isinstance(protocol, Spec | type) and callable(protocol):
+        protocol = protocol()
+    parts = {
+        "data": _Part(*_data(kinds["data"])),
+        "network": _Part(kinds["network"]),
+        "init": _Part(*_initialization(kinds["initialization"])),
+        "protocol": _Part(protocol),
+    }
+    rule = kinds["optimizer"]
+    if rule is None:
+        rule = getattr(protocol, "optimizer", None)
+    if rule is not None:
+        parts["optimizer"] = _Part(_optimizer(rule))
+    for i, one in enumerate(measurements(measure) if measure is not None else Run.measure):
+        parts[f"measure{i}" if i else "measure"] = _Part(one)
+    return parts
+
+
+def _names(parts: dict[str, _Part]) -> Iterator[str]:
+    """Every name by which a grid knows a field of these parts."""
+    for part, template in parts.items():
+        for field in template.known:
+            if part != "init":
+                yield field
+            yield f"{part}_{field}"
+
+
+def _owner(name: str, parts: dict[str, _Part]) -> tuple[str, str] | None:
+    """The part and the field that an axis stands for; None where these parts have none."""
+    found = [
+        (part, field)
+        for part, template in parts.items()
+        for field in template.known
+        if name == f"{part}_{field}" or (name == field and part != "init")
+    ]
+    if len(found) > 1:
+        choices = ", ".join(f"{part}_{field}" for part, field in found)
+        raise ValueError(f"{name!r} is a field of several parts of a run: choose from {choices}")
+    return found[0] if found else None
+
+
+def _run(
+    parts: dict[str, _Part], changes: dict[str, dict[str, Any]], seed: Any, curve: Curve | None
+) -> Run:
+    changes = {part: dict(some) for part, some in changes.items()}
+    if "optimizer" in parts:
+        rule = parts["optimizer"].make(changes.pop("optimizer", {}))
+        changes.setdefault("protocol", {})["optimizer"] = rule
+    made = {part: t.make(changes.get(part, {})) for part, t in parts.items() if part != "optimizer"}
+    return Run(
+        data=made["data"],
+        network=made["network"],
+        initialization=made["init"],
+        protocol=made["protocol"],
+        measure=tuple(spec for part, spec in made.items() if part.startswith("measure")),
+        curve=curve,
+        seed=seed,
+    )
+
+
+def _named(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise ValueError(f"unknown {what} {name!r}: choose from {sorted(known)}")
+    return known[name]
+
+
+def _data(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
+    if isinstance(value, str):
+        return _named("data", value, DATA), ()
+    if isinstance(value, Data) or (isinstance(value, type) and issubclass(value, Data)):
+        return value, ()
+    if _is_pair(value):
+        return data.Arrays(*value), ()
+    if callable(value):
+        return data.Function, (("function", value),)
+    raise ValueError(
+        "data must be a name, a spec, a function (key, samples, dim) -> x, y or a pair of arrays, "
+        f"got {value!r}"
+    )
+
+
+def _initialization(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
+    if isinstance(value, str):
+        return _named("initialization", value, INITIALIZATIONS), ()
+    own = Initialization
+    if isinstance(value, own) or (isinstance(value, type) and issubclass(value, own)):
+        return value, ()
+    if callable(value):
+        return initializations.Function, (("function", value),)
+    raise ValueError(
+        f"initialization must be a name, a spec or a function (key, width, dim), got {value!r}"
+    )
+
+
+def _optimizer(value: Any) -> Any:
+    if isinstance(value, str):
+        return _named("optimizer", value, OPTIMIZERS)
+    if isinstance(value, type) and issubclass(value, Optimizer):
+        return value
+    return optimizers.optimizer(value)

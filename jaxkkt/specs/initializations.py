@@ -1,0 +1,144 @@
+"""The weights that a run starts from: drawn by its seed, or by an own function or class."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from jaxkkt import networks
+from jaxkkt.networks import Params
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Number, Spec, described
+from jaxkkt.specs.data import fold, round_up
+
+
+class Initialization(Spec):
+    """The weights before the first step. A subclass brings `draw`, and its numbers as fields:
+
+        class Balanced(jk.initializations.Initialization):
+            scale: jk.Number = 1.0
+
+            def draw(self, key, width, dim):
+                w = self.scale * jax.random.normal(key, (width, dim))
+                v = jnp.linalg.norm(w, axis=1) * jnp.where(jnp.arange(width) % 2 == 0, 1, -1)
+                return jk.Params(w, jnp.zeros(width), v)
+
+    `draw` is compiled: `width` and `dim` are integers, the fields of type `Number` are traced.
+    Two runs that differ in such numbers alone get the same key.
+    """
+
+    @property
+    def tag(self) -> str:
+        """What keys are folded with, beside the sizes: draws of one kind share their numbers."""
+        return self.label
+
+    def key(self, seed: int, width: int, dim: int) -> PRNGKeyArray:
+        return fold(jax.random.key(seed), f"init {self.tag}", width, dim)
+
+    def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
+        """A network of `width` neurons on inputs of dimension `dim`."""
+        raise NotImplementedError
+
+    def draw_start(self, seed: int, width: int, dim: int) -> Params:
+        """The weights that a run starts from, as NumPy arrays."""
+        drawn: Any = _drawn(self, self.key(seed, width, dim), width, dim)
+        shapes = [np.shape(a) for a in drawn] if isinstance(drawn, tuple) else type(drawn)
+        if shapes != [(width, dim), (width,), (width,)]:
+            raise ValueError(
+                f"{self.label} was asked for w ({width}, {dim}), b ({width},), v ({width},), and "
+                f"drew {shapes}"
+            )
+        dtype = jax.dtypes.canonicalize_dtype(float)
+        return Params(*(np.asarray(a, dtype) for a in drawn))
+
+    def computations(
+        self, *, width: int = 3, d: int = 2, **_: int
+    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        yield lambda spec, key: spec.draw(key, width, d), (self, jax.random.key(0))
+
+
+class _Padded(Initialization):
+    """An initialization of `jaxkkt.networks`, drawn at few round shapes: those share programs."""
+
+    scale: Number = described(1.0, "times the initial weights")
+    function: ClassVar[Callable[..., Params]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(init_scale=self.scale)
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
+        return type(self).function(key, width, dim, self.scale, **self.options())
+
+    def draw_start(self, seed: int, width: int, dim: int) -> Params:
+        drawn = _drawn_padded(
+            self, self.key(seed, width, dim), width, dim, (round_up(width), round_up(dim))
+        )
+        w, b, v = map(np.asarray, drawn)
+        return Params(w[:width, :dim], b[:width], v[:width])
+
+
+class Torch(_Padded):
+    """PyTorch's default for two `Linear` layers: `networks.torch_linear`."""
+
+    function = staticmethod(networks.torch_linear)
+
+
+class Gaussian(_Padded):
+    """Normal draws of variance 1/fan_in: `networks.gaussian`."""
+
+    function = staticmethod(networks.gaussian)
+
+
+class Lazy(_Padded):
+    """w ~ N(0, I), v = +-1/sqrt(k), b = 0 or, with `biases`, N(0, 1): `networks.lazy`.
+
+    Wang et al. (2022), Definition 2.1.
+    """
+
+    biases: bool = described(False, "whether there are biases")
+    function = staticmethod(networks.lazy)
+
+    @property
+    def tag(self) -> str:
+        return "lazy with biases" if self.biases else "lazy"
+
+    def options(self) -> dict[str, Any]:
+        return {"biases": self.biases}
+
+
+class Function(Initialization):
+    """An own initialization: a function (key, width, dim) -> Params that JAX can trace."""
+
+    function: Callable[..., Params] = described(None, "own function", shown=False)
+
+    @property
+    def label(self) -> str:
+        return str(getattr(self.function, "__name__", "function"))
+
+    @property
+    def tag(self) -> str:
+        return "function"
+
+    def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
+        return self.function(key, width, dim)
+
+    @property
+    def brought(self) -> Any:
+        return self.function
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _drawn(spec: Any, key: Any, width: int, dim: int) -> Any:
+    return spec.draw(key, width, dim)
+
+
+@partial(jax.jit, static_argnums=4)
+def _drawn_padded(spec: Any, key: Any, width: Any, dim: Any, shape: tuple[int, int]) -> Params:
+    return type(spec).function(key, width, dim, spec.scale, shape=shape, **spec.options())

@@ -1,0 +1,22 @@
+"""The kind of network that is trained, and its size."""
+
+from jaxkkt.specs.base import Spec, described
+from jaxkkt.specs.data import require_whole
+
+
+class Network(Spec):
+    """A kind of network. `ReLU2` is the one there is so far."""
+
+
+class ReLU2(Network):
+    """N(x) = sum_j v_j relu(w_j . x + b_j) with `width` neurons: `networks.Params`."""
+
+    width: int = described(1000, "width k", "neurons")
+
+    def __post_init__(self) -> None:
+        require_whole("width", self.width, 1)
+        object.__setattr__(self, "width", int(self.width))
+
+    @property
+    def label(self) -> str:
+        return "relu2"

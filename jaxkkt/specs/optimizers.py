@@ -1,0 +1,221 @@
+"""The rule that moves the weights of a run: its numbers are fields, and ride along with a lane."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxkkt import optimizers
+from jaxkkt.networks import Params
+from jaxkkt.optimizers import LinearTransformation
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
+from jaxkkt.specs.identity import function_name
+
+
+class Optimizer(Spec):
+    """A rule that moves the weights. A subclass brings `transformation`, and numbers as fields.
+
+    `steps_guess` is how many steps a run takes, roughly: sweeps plan by it. `linear` says whether
+    the update combines gradients linearly, as in `optimizers.linear`.
+    """
+
+    steps_guess: ClassVar[int] = 1000
+    linear: ClassVar[bool] = False
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The rule as an optax transformation over grad log L: see `jaxkkt.optimizers`."""
+        raise NotImplementedError
+
+    def computations(self, **_: int) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        params = Params(jnp.zeros((3, 2)), jnp.zeros(3), jnp.zeros(3))
+        number = jnp.zeros(())
+        more = {"log_loss": number, "squared_norm": number, "samples": jnp.zeros((), jnp.int32)}
+
+        def init(spec: Any, params: Params) -> Any:
+            return spec.transformation().init(params)
+
+        def update(spec: Any, state: Any, params: Params, more: Any) -> Any:
+            rule = optax.with_extra_args_support(spec.transformation())
+            return rule.update(params, state, params, **more)
+
+        yield init, (self, params)
+        yield update, (self, jax.eval_shape(init, self, params), params, more)
+
+
+class Flow(Optimizer):
+    """Gradient flow in log-loss time: `optimizers.log_loss_time`."""
+
+    delta: Number = described(0.01, "step in log-loss time at the start of a run")
+    steps_guess: ClassVar[int] = 600
+    linear: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(delta=self.delta)
+
+    def transformation(self) -> LinearTransformation:
+        return optimizers.log_loss_time(self.delta)
+
+
+class PaperSchedule(Optimizer):
+    """Descent on L with a growing rate: `optimizers.paper_schedule`."""
+
+    learning_rate: Number = described(1e-5, "learning rate at the first step")
+    growth: Number = described(1.1, "what the learning rate is multiplied by")
+    every: int = described(100, "once in this many steps", "steps")
+    steps_guess: ClassVar[int] = 74_000
+    linear: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(learning_rate=self.learning_rate, growth=self.growth)
+
+    def transformation(self) -> LinearTransformation:
+        return optimizers.paper_schedule(self.learning_rate, self.growth, self.every)
+
+
+class Descent(Optimizer):
+    """Gradient descent on L, the sum over a step's samples or their mean:
+    `optimizers.loss_scaled`."""
+
+    learning_rate: Number = described(0.01, "learning rate")
+    reduction: Literal["sum", "mean"] = described("sum", "whether L is the sum over the samples, or their mean")
+    linear: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.transformation()  # checks both
+
+    def transformation(self) -> LinearTransformation:
+        return optimizers.loss_scaled(self.learning_rate, self.reduction)
+
+
+class Optax(Optimizer):
+    """An optax optimizer over grad log L, with the settings that it is made by as fields.
+
+    `optimizer` makes one. Settings that are floats are numbers of a lane: other values of them
+    compile nothing anew.
+    """
+
+    factory: ClassVar[Callable[..., optax.GradientTransformation]]
+    linear: bool = described(False, "declared linear", shown=False)  # type: ignore[misc]
+
+    @property
+    def label(self) -> str:
+        return str(getattr(type(self).factory, "__name__", "optax"))
+
+    def settings(self) -> dict[str, Any]:
+        """What the factory is called with."""
+        return {name: getattr(self, name) for name in type(self).field_names() if name != "linear"}
+
+    def transformation(self) -> optax.GradientTransformation:
+        return type(self).factory(**self.settings())
+
+    def replace(self, **changes: Any) -> "Optax":  # type: ignore[override]
+        made = {"linear": self.linear, **self.settings(), **changes}
+        return optimizer(type(self).factory, **made)  # type: ignore[return-value]
+
+    @classmethod
+    def grid_fields(cls) -> tuple[str, ...]:
+        return _settings_of(cls.factory)
+
+    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+        made_by = {"function": function_name(type(self).factory)}
+        found = {"kind": "optimizers.Optax", "made_by": made_by}
+        found |= {name: jsonable(value) for name, value in self.settings().items()}
+        return found | {"linear": self.linear} | ({"computes": self.digest()} if digests else {})
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Optimizer:
+        return optimizer(**values)
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (type(self).factory, self.linear, self.settings())
+
+
+class Transformation(Optimizer):
+    """An optax transformation that is made already: no number in it is a field.
+
+    It is told from others by what its `init` and `update` compute.
+    """
+
+    made: optax.GradientTransformation = described(None, "transformation", shown=False)
+
+    @property
+    def label(self) -> str:
+        return "own"
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return isinstance(self.made, LinearTransformation)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return self.made
+
+    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"kind": "optimizers.Transformation"}
+        return {**found, "computes": self.digest()} if digests else found
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Optimizer:
+        raise ValueError(
+            "JSON cannot hold an optax transformation that was made already: use "
+            "jk.optimizer(optax.adam, learning_rate=0.01) where specs have to come back from it"
+        )
+
+
+def optimizer(
+    made_by: Callable[..., optax.GradientTransformation] | optax.GradientTransformation | Optimizer,
+    linear: bool = False,
+    **settings: Any,
+) -> Optimizer:
+    """An optax optimizer as a spec: `jk.optimizer(optax.adam, learning_rate=0.01)`.
+
+    It sees grad log L. Every setting is a field of a grid, and floats are numbers of a lane. With
+    `linear` it is declared linear, as `optimizers.linear` does. Where nothing has to vary,
+    a transformation that is made already, `optax.adam(0.01)`, will do.
+    Raises ValueError for a setting that the function does not take.
+    """
+    if isinstance(made_by, Optimizer):
+        return made_by
+    if isinstance(made_by, optax.GradientTransformation):
+        if settings:
+            raise ValueError(
+                f"{', '.join(settings)} cannot be set on a transformation that is made already: "
+                "pass the function that makes it, jk.optimizer(optax.sgd, learning_rate=0.1)"
+            )
+        return Transformation(made=optimizers.linear(made_by) if linear else made_by)
+    known = _settings_of(made_by)
+    for name, value in settings.items():
+        if name not in known:
+            raise ValueError(unknown_field(name, known, function_name(made_by)))
+        if isinstance(value, int | np.number) and not isinstance(value, bool):
+            default = inspect.signature(made_by).parameters[name].default
+            if not isinstance(default, int):
+                settings[name] = float(value)
+    numbers = [name for name, v in settings.items() if isinstance(v, float | jax.Array)]
+    cls = _optax_class(made_by, tuple(sorted(numbers)), tuple(sorted(settings)))
+    return cls(linear=linear, **settings)
+
+
+def _settings_of(factory: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(factory).parameters)
+
+
+def _rebuilt(factory: Any, linear: bool, settings: dict[str, Any]) -> Optimizer:
+    return optimizer(factory, linear, **settings)
+
+
+@cache
+def _optax_class(
+    factory: Callable[..., Any], numbers: tuple[str, ...], names: tuple[str, ...]
+) -> type[Optax]:
+    hints = {name: Number if name in numbers else Any for name in names}
+    body = {"__annotations__": hints, "__module__": __name__, "factory": staticmethod(factory)}
+    return type("Optax", (Optax,), body)

@@ -1,0 +1,254 @@
+"""A run: one network trained on one dataset and measured, as data."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from hashlib import sha256
+from math import isfinite
+from typing import Any
+
+import jax
+from jaxtyping import PRNGKeyArray
+from optax import GradientTransformation
+
+from jaxkkt.measurements import Flips, Measurement, measurement
+from jaxkkt.protocols import Protocol, Training
+from jaxkkt.specs.base import Spec, described, kind_of
+from jaxkkt.specs.data import Data, fold, require_whole
+from jaxkkt.specs.initializations import Initialization, Torch
+from jaxkkt.specs.networks import Network, ReLU2
+
+
+class Curve(Spec, kw_only=False):
+    """Moments on a run's way at which it is measured: log losses, each below the one before, or
+    numbers of steps.
+
+    Results get a dimension for them, `level` or `step`, with log L, steps, the smallest margin and
+    the squared norm, as `curve_log_loss` and so on, and what `measure` returns. A moment that the
+    run does not reach is NaN there. The run itself goes on as if there had been none.
+    """
+
+    log_losses: Sequence[float] = described((), "log losses", shown=False)
+    steps: Sequence[int] = described((), "steps", shown=False)
+    measure: Any = described((), "measurements", shown=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_losses", tuple(float(v) for v in listed(self.log_losses)))
+        object.__setattr__(self, "steps", tuple(listed(self.steps)))
+        object.__setattr__(self, "measure", measurements(self.measure))
+        if bool(self.log_losses) == bool(self.steps):
+            raise ValueError("a curve has moments by exactly one of `log_losses` and `steps`")
+        for step in self.steps:
+            require_whole("a step of a curve", step, 0)
+        values = [-v for v in self.log_losses] or list(self.steps)
+        falling = all(a < b for a, b in zip(values, values[1:], strict=False))
+        if not falling or not all(map(isfinite, values)):
+            raise ValueError(
+                "a curve's log losses must be finite, each below the one before, and its steps "
+                f"rising, got {list(self.log_losses or self.steps)}"
+            )
+
+    @property
+    def dimension(self) -> str:
+        return "level" if self.log_losses else "step"
+
+    @property
+    def moments(self) -> tuple[float, ...]:
+        return tuple(map(float, self.log_losses or self.steps))
+
+
+class Run(Spec):
+    """One network trained on one dataset, and what is measured of it: one row of the results.
+
+    The data depend on (data, seed) alone and the initial weights on (initialization, network, d,
+    seed): runs of different widths or losses share their data, runs that differ in a distribution's
+    numbers alone share their draw. Raises ValueError for a field that is out of range.
+    """
+
+    data: Data = described(None, "data")
+    network: Network = described(ReLU2(), "kind of network")
+    initialization: Initialization = described(Torch(), "initial weights")
+    protocol: Training = described(Protocol(), "how it trains", shown=False)
+    measure: tuple[Measurement, ...] = described((Flips(),), "measurements", shown=False)
+    curve: Curve | None = described(None, "moments on the way", shown=False)
+    seed: int = described(0, "seed of data and initial weights")
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("data", Data),
+            ("network", Network),
+            ("initialization", Initialization),
+            ("protocol", Training),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        require_whole("seed", self.seed, 0)
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be below 2**32, got {self.seed}")
+        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "measure", measurements(self.measure))
+
+    @property
+    def d(self) -> int:
+        return self.data.d
+
+    @property
+    def samples(self) -> int:
+        return self.data.samples
+
+    @property
+    def width(self) -> int:
+        return self.network.width  # type: ignore[attr-defined]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"samples": self.samples, "d": self.d, "width": self.width}
+
+    @cached_property
+    def identity(self) -> str:
+        """What is computed, as JSON: equal for two runs only where all their numbers are.
+
+        Fields and values; of own functions what they compute. Raises ValueError where that cannot
+        be told: such a run has no place in a store.
+        """
+        return json.dumps(self.to_json(digests=True, **self.sizes), sort_keys=True)
+
+    @cached_property
+    def name(self) -> str:
+        """A readable name, unique by a hash of the identity; the row's file name."""
+        alpha = self.fields().get("alpha")
+        counted = "" if alpha is None else f"-a{alpha:g}"
+        digest = sha256(self.identity.encode()).hexdigest()[:20]
+        return f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{digest}"
+
+    def parts(self) -> Iterator[tuple[str, Spec]]:
+        """The specs that it is made of, by the names that a grid knows them by."""
+        yield "data", self.data
+        yield "network", self.network
+        yield "init", self.initialization
+        yield "protocol", self.protocol
+        if isinstance(getattr(self.protocol, "optimizer", None), Spec):
+            yield "optimizer", self.protocol.optimizer  # type: ignore[attr-defined]
+        for i, one in enumerate(self.measure):
+            yield (f"measure{i}" if i else "measure"), one
+
+    def fields(self) -> dict[str, Any]:
+        """Everything that a table of runs shows, by name; see `fields_of`."""
+        return fields_of([self])[0][0]
+
+    def init_key(self) -> PRNGKeyArray:
+        return self.initialization.key(self.seed, self.width, self.d)
+
+    def data_key(self) -> PRNGKeyArray:
+        return self.data.data_key(self.seed)
+
+    def test_key(self) -> PRNGKeyArray:
+        return self.data.test_key(self.seed)
+
+    def shuffle_key(self) -> PRNGKeyArray:
+        return fold(jax.random.key(self.seed), "shuffle", self.samples, self.d)
+
+
+# Parts whose kind is a column of its own, and what that is called.
+_COLUMNS = {
+    "data": "data",
+    "network": "network",
+    "init": "initialization",
+    "optimizer": "optimizer",
+}
+KINDS = tuple(_COLUMNS.values())
+# Always written with the name of their part: `init_scale`.
+_PREFIXED = ("init",)
+
+
+def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
+    """The columns of a table of runs: a dictionary a run, and the attributes of each column.
+
+    Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
+    their own names; with the name of the part before it where two parts share a name, and for
+    initializations always: `init_scale`. Two kinds of one label get a piece of their identity.
+    """
+    columns: list[dict[tuple[str, str], Any]] = []
+    attributes: dict[tuple[str, str], dict[str, str]] = {}
+    for run in runs:
+        row: dict[tuple[str, str], Any] = {}
+        for part, spec in run.parts():
+            if part in _COLUMNS:
+                row["", _COLUMNS[part]] = spec
+            for name, value in spec.values().items():
+                row[part, name] = _shown(value)
+            described_values = spec.describe_values()
+            attributes.update({(part, name): a for name, a in described_values.items()})
+        row["", "measure"] = ", ".join(one.label for one in run.measure)
+        row["", "seed"] = run.seed
+        columns.append(row)
+    attributes["", "seed"] = Run.__dataclass_fields__["seed"].metadata  # type: ignore[attr-defined]
+    owners: dict[str, set[str]] = {}
+    for row in columns:
+        for part, name in row:
+            owners.setdefault(name, set()).add(part)
+    labels = _labels(columns)
+
+    def title(part: str, name: str) -> str:
+        shared = len(owners[name]) > 1 or part in _PREFIXED
+        return f"{part}_{name}" if part and shared else name
+
+    found = [
+        {title(*key): labels.get(id(value), value) for key, value in row.items()}
+        for row in columns
+    ]
+    known = {
+        title(*key): {k: str(a[k]) for k in ("long_name", "units") if k in a}
+        for key, a in attributes.items()
+        if key[1] in owners
+    }
+    return found, known
+
+
+def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
+    """Labels of the specs in `columns`, by id: those of different kinds told apart."""
+    kinds: dict[str, dict[Any, list[Spec]]] = {}
+    for row in columns:
+        for value in row.values():
+            if isinstance(value, Spec):
+                kinds.setdefault(value.label, {}).setdefault(_kind(value), []).append(value)
+    found = {}
+    for label, same in kinds.items():
+        for i, specs in enumerate(same.values()):
+            for spec in specs:
+                found[id(spec)] = label if len(same) == 1 else f"{label} {i + 1}"
+    return found
+
+
+def _kind(spec: Spec) -> Any:
+    """What makes two specs of one label different kinds: class, functions and arrays, no number."""
+    held = (*vars(spec).values(), getattr(type(spec), "factory", None))
+    functions = tuple(v for v in held if callable(v) or isinstance(v, GradientTransformation))
+    return kind_of(type(spec)), functions, getattr(spec, "content", None)
+
+
+def _shown(value: Any) -> Any:
+    """A field's value as a coordinate can hold it."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    return value
+
+
+def measurements(values: Any) -> tuple[Measurement, ...]:
+    """Measurements, from one or several of what `measurement` takes."""
+    return tuple(measurement(value) for value in listed(values))
+
+
+def listed(values: Any) -> tuple[Any, ...]:
+    if values is None:
+        return ()
+    if isinstance(values, Spec | str) or callable(values) or not hasattr(values, "__iter__"):
+        return (values,)
+    return tuple(values)
+
+
+def unique(runs: Sequence[Run]) -> list[Run]:
+    """The runs without repetitions, in order; ValueError when there are none."""
+    if not runs:
+        raise ValueError("there are no runs: the grid is empty")
+    return list(dict.fromkeys(runs))

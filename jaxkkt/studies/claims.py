@@ -1,0 +1,52 @@
+"""Claims of a paper beside what was measured: a table for people, JSON for machines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from jaxkkt.training import Status
+
+VERDICTS = {True: "holds", False: "does not hold", None: "not decided"}
+
+
+class Claim(NamedTuple):
+    """A claim, what was measured, and whether that supports it; None where it decides nothing."""
+
+    text: str
+    measured: str
+    holds: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        return VERDICTS[self.holds]
+
+
+def table(claims: Sequence[Claim]) -> str:
+    """The claims as a Markdown table."""
+    rows = [f"| {_cell(c.text)} | {_cell(c.measured)} | {c.verdict} |" for c in claims]
+    return "\n".join(["| claim of the paper | measured | |", "| --- | --- | --- |", *rows])
+
+
+def as_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """The claims for machines: `holds` is true, false, or null where it is not decided."""
+    return [claim._asdict() for claim in claims]
+
+
+def ended(results: xr.Dataset) -> Mapping[str, int]:
+    """How many runs ended in which way, by the name of their status."""
+    counts = {status: int((results.status == status).sum()) for status in Status}
+    return {status.name.lower().replace("_", " "): n for status, n in counts.items() if n}
+
+
+def endings(results: xr.Dataset, planned: int | None = None) -> str:
+    """How many runs there are, of how many planned, and how they ended: "16 runs: 16 converged"."""
+    counts = ended(results)
+    ran = sum(counts.values())
+    part = "" if planned in (None, ran) else f" of {planned}"
+    return f"{ran}{part} runs: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+def _cell(text: str) -> str:
+    """The text as a cell of a Markdown table can hold it."""
+    return " ".join(text.split()).replace("|", "\\|")

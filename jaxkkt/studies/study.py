@@ -1,0 +1,180 @@
+"""A study: from a command line to files, resumed where it was stopped."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.style
+import xarray as xr
+from matplotlib.figure import Figure
+
+from jaxkkt import engine, plotting
+from jaxkkt.engine.devices import provenance
+from jaxkkt.engine.results import save
+from jaxkkt.files import write_whole
+from jaxkkt.specs.run import unique
+from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
+from jaxkkt.studies.logs import logged
+from jaxkkt.studies.options import Options, Preset, read
+from jaxkkt.studies.parts import Context, Panel, Part
+
+log = logging.getLogger("jaxkkt")
+
+
+class Report(NamedTuple):
+    """What a part came to: its results (derived ones where there are such), claims, and files."""
+
+    part: Part
+    results: xr.Dataset
+    claims: Sequence[Claim]
+    text: str
+    files: Sequence[Path]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study by its name, what it says of itself, its options, and its parts for some options.
+
+    The first preset is the default one. Files go to results/FOLDER-PRESET unless `--out` names
+    another folder; `folder` is the study's name by default.
+    """
+
+    name: str
+    about: str
+    options: type[Options]
+    parts: Callable[[Any], Sequence[Part]]
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+    folder: str = ""
+
+    def read(self, arguments: Sequence[str] | None = None) -> Any:
+        """The options of a command line, that of this process by default."""
+        return read(
+            self.options,
+            self.presets,
+            arguments,
+            prog=f"jaxkkt sweep {self.name}",
+            about=self.about,
+            folder=self.folder or self.name,
+        )
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """The study from a command line; returns the exit code.
+
+        0 if it came to its end, 2 for a ValueError, OSError or ImportError, told in one line, and
+        130 when it was interrupted.
+        """
+        with logged() as tell:
+            try:
+                options = self.read(arguments)
+                tell(options.quiet, options.log_file)
+                if options.dry_run:
+                    self.plan(options)
+                    return 0
+                for report in self.reports(options):
+                    print(report.text)
+                    log.info("wrote %s", ", ".join(map(str, report.files)))
+            except (ValueError, OSError, ImportError) as error:
+                log.error("%s", " ".join(str(error).split()))
+                return 2
+            except KeyboardInterrupt:
+                log.warning("stopped; the same command goes on with the rows in %s", options.out)
+                return 130
+        return 0
+
+    def plan(self, options: Options) -> None:
+        """Says what the runs of all parts would cost: buckets, operations, memory, time."""
+        for part in self.checked_parts(options):
+            self._plan(part)
+
+    def reports(self, options: Options) -> Iterator[Report]:
+        """Trains and measures part after part, and writes the files of each."""
+        parts = self.checked_parts(options)
+        about = self._provenance(options)
+        for part in parts:
+            yield self._report(part, options)
+        write_whole(options.out / "provenance.json", _json(about))
+
+    def checked_parts(self, options: Options) -> Sequence[Part]:
+        """The parts for these options; ValueError where two would share their files."""
+        parts = list(self.parts(options))
+        names = [part.name for part in parts]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"there are several parts {twice[0]!r}: ask for each once")
+        return parts
+
+    def _plan(self, part: Part) -> None:
+        planned = engine.plan_sweep(part.runs)
+        named = f"{part.name}:\n" if part.name else ""
+        log.info("%s%s", named, planned.describe())
+        log.info("about %.1f minutes of training here", planned.minutes())
+
+    def _report(self, part: Part, options: Options) -> Report:
+        folder = options.out / part.name
+        progress = False if options.quiet else None
+        if options.landed:
+            results = engine.landed(part.runs, store=folder)
+            files = []
+        else:
+            self._plan(part)
+            keep = "params" if part.keep or options.keep else None
+            results = engine.sweep(part.runs, store=folder, keep=keep, progress=progress)
+            files = [folder / "results.nc"]
+        counts = ended(results)
+        planned = len(unique(list(part.runs)))
+        told = endings(results, planned)
+        if part.derived is not None:
+            results = part.derived.compute(results, Context(part.runs, folder, progress))
+            files.append(folder / f"{part.derived.name}.nc")
+            save(results, files[-1])
+        claims = [] if part.claims is None else list(part.claims(results))
+        texts = []
+        for text in part.texts:
+            texts.append(text.write(results).strip() + "\n")
+            files.append(folder / f"{text.name}.md")
+            write_whole(files[-1], texts[-1].encode())
+        if part.claims is not None or part.notes is not None:
+            judged = [table(claims)] if part.claims is not None else []
+            notes = [] if part.notes is None else [part.notes(results).strip()]
+            texts.insert(0, "\n\n".join([*judged, f"{told}.", *notes]) + "\n")
+            files += [folder / "claims.md", folder / "claims.json"]
+            write_whole(files[-2], texts[0].encode())
+            runs = {"planned": planned, **counts}
+            found = {"study": self.name, "part": part.name, "claims": as_json(claims), "runs": runs}
+            write_whole(files[-1], _json(found))
+        for panel in part.panels:
+            files += draw(panel, results, folder)
+        head = [f"{part.name}\n"] if part.name else []
+        return Report(part, results, claims, "\n".join([*head, *texts]), files)
+
+    def _provenance(self, options: Options) -> Mapping[str, Any]:
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        return {"study": self.name, "options": asdict(options), "date": date, **provenance()}
+
+
+def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
+    """Draws a panel and writes it as PNG and PDF; returns the files, none for an empty figure.
+
+    The same results give the same bytes.
+    """
+    with matplotlib.style.context(plotting.STYLE):
+        figure = Figure()
+        panel.draw(figure, results)
+        if not figure.axes:
+            return []
+        paths = []
+        for kind, dated in (("png", {}), ("pdf", {"CreationDate": None})):
+            buffer = BytesIO()
+            figure.savefig(buffer, format=kind, metadata=dated)
+            paths.append(folder / f"{panel.name}.{kind}")
+            write_whole(paths[-1], buffer.getvalue())
+    return paths
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, default=str) + "\n").encode()

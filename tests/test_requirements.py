@@ -1,0 +1,218 @@
+"""What public functions refuse in networks, points and labels, and what they take."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import assert_close
+
+from jaxkkt import datasets, lazy, networks, perturbations
+from jaxkkt.adversarial import adversarial_training
+from jaxkkt.networks import Params
+
+KEY = jax.random.key(0)
+X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+Y = np.array([1, -1, -1, 1, -1, 1], np.float32)
+CHOSEN = np.array([True, True, False, True, True, True])
+DIRECTION = [0.6, 0.0, -0.8]
+NETWORK = Params(*(np.asarray(p) for p in networks.lazy(jax.random.key(1), 5, 3, biases=True)))
+
+
+def adversarial(params, x, y):
+    return adversarial_training(params, x, y, 0.1, 1.0, KEY, batch_size=3, epochs=1)
+
+
+def transfer(params, x, y):
+    return perturbations.transfer_matrix(Params(*(p[None] for p in params)), x, y)
+
+
+def stepped(params, x, y):
+    return perturbations.gradient_steps(params, x)
+
+
+LABELLED = {
+    "margins": networks.margins,
+    "bisection": lambda *a: perturbations.flip_size_bisection(*a, DIRECTION, CHOSEN),
+    "exact flips": lambda *a: perturbations.flip_sizes_exact(*a, DIRECTION, CHOSEN),
+    "transfer": transfer,
+    "pgd": lambda *a: perturbations.pgd(*a, 0.1, steps=3),
+    "robust accuracy": lambda *a: perturbations.robust_accuracy(*a, [0.1, 0.2], steps=3),
+    "smallest radii": lambda *a: perturbations.smallest_radii(*a, 1.0, steps=3, trips=2),
+    "direction": lambda params, x, y: perturbations.universal_direction(x, y, CHOSEN),
+    "half distances": lambda params, x, y: datasets.half_distances(x, y, X, Y),
+    "needs step": lambda params, x, y: stepped(NETWORK, X, y).needs_step(y),
+    "published eta": lambda params, x, y: stepped(NETWORK, X, y).published_eta(y),
+    "adversarial training": adversarial,
+}
+UNLABELLED = {
+    "apply": lambda params, x, y: networks.apply(params, x),
+    "preactivations": lambda params, x, y: networks.preactivations(params, x),
+    "input value": lambda params, x, y: networks.value_and_input_gradient(params, x),
+    "pullback": lambda params, x, y: networks.value_and_pullback(params, x)[1](jnp.ones(6)),
+    "gradient steps": stepped,
+    "input gradient": lambda params, x, y: perturbations.input_gradient(params, x),
+}
+OF_NETWORKS = {
+    "squared norm": lambda params, x, y: networks.squared_norm(params),
+    "pad": lambda params, x, y: networks.pad(params, 6, 4),
+    "distances": lambda params, x, y: lazy.distances(params, NETWORK),
+    "distances from": lambda params, x, y: lazy.distances(NETWORK, params),
+    "project": lambda params, x, y: lazy.project(params, NETWORK, 0.1),
+}
+OF_DATA_ALONE = {"direction", "half distances", "needs step", "published eta"}
+OF_LABELS_ALONE = {"needs step", "published eta"}
+ALL = LABELLED | UNLABELLED | OF_NETWORKS
+
+
+def named(functions, *without):
+    left = {n: f for n, f in functions.items() if n not in set().union(*without)}
+    return pytest.mark.parametrize("function", left.values(), ids=left.keys())
+
+
+def wide(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestPrecision:
+    @named(ALL, OF_DATA_ALONE)
+    @pytest.mark.parametrize("part", ["w", "b", "v"])
+    def test_float64_networks_are_not_rounded(self, function, part):
+        params = NETWORK._replace(**{part: wide(getattr(NETWORK, part))})
+        message = (
+            f"{part} is float64, which JAX would round to float32: pass float32, or call "
+            r"jax\.config\.update\('jax_enable_x64', True\) first"
+        )
+        with pytest.raises(ValueError, match=message):
+            function(params, X, Y)
+
+    @named(LABELLED | UNLABELLED, OF_LABELS_ALONE)
+    def test_float64_points_are_not_rounded(self, function):
+        with pytest.raises(ValueError, match="x is float64, which JAX would round to float32"):
+            function(NETWORK, wide(X), Y)
+
+    @named(LABELLED)
+    def test_float64_labels_are_refused_as_float64_points_are(self, function):
+        with pytest.raises(ValueError, match="y is float64, which JAX would round to float32"):
+            function(NETWORK, X, wide(Y))
+
+    def test_float64_margins_and_directions_are_not_rounded(self):
+        with pytest.raises(ValueError, match="margins is float64, which JAX would round"):
+            perturbations.on_margin(wide(Y))
+        for search in (perturbations.flip_sizes_exact, perturbations.flip_size_bisection):
+            with pytest.raises(ValueError, match="direction is float64, which JAX would round"):
+                search(NETWORK, X, Y, np.array(DIRECTION), CHOSEN)
+
+    @named(LABELLED | UNLABELLED, OF_DATA_ALONE)
+    def test_points_are_not_rounded_to_the_precision_of_the_network(self, function, float64):
+        with pytest.raises(
+            ValueError,
+            match=r"x is float64, but what it is used with is float32: give both the same "
+            r"precision, for example x\.astype\('float32'\)",
+        ):
+            function(NETWORK, wide(X), wide(Y))
+
+    @named(OF_NETWORKS, {"squared norm", "pad"})
+    def test_networks_of_two_precisions_are_refused(self, function, float64):
+        with pytest.raises(ValueError, match="start is float(32|64), but what it is used with is"):
+            function(wide(NETWORK), X, Y)
+
+    @named(LABELLED | UNLABELLED, OF_DATA_ALONE)
+    def test_float64_is_kept_in_float64_mode(self, function, float64):
+        got = function(wide(NETWORK), wide(X), wide(Y))
+        floats = [leaf for leaf in jax.tree.leaves(got) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert floats
+        assert all(leaf.dtype == jnp.float64 for leaf in floats)
+
+    @named(LABELLED | UNLABELLED, OF_LABELS_ALONE)
+    def test_truth_values_are_refused(self, function):
+        with pytest.raises(ValueError, match="x must hold floating-point numbers, got bool"):
+            function(NETWORK, X > 0, Y)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestLabels:
+    @named(LABELLED)
+    def test_other_labels_are_refused(self, function):
+        with pytest.raises(ValueError, match=r"labels must be -1 or 1, got \[-2\.0, 2\.0\]"):
+            function(NETWORK, X, 2 * Y)
+
+    @named(LABELLED, OF_LABELS_ALONE, {"adversarial training"})
+    def test_classes_0_and_1_are_refused(self, function):
+        message = (
+            "labels must be -1 or 1, and 0 only for padding, where the row of x is zero: 3 rows "
+            "have the label 0 and are not zero, first row 1"
+        )
+        with pytest.raises(ValueError, match=message):
+            function(NETWORK, X, (Y > 0).astype(np.float32))
+
+    @named(LABELLED, {"adversarial training"})
+    def test_padding_is_accepted(self, function):
+        x, y = X.copy(), Y.copy()
+        x[2], y[2] = 0, 0
+        function(NETWORK, x, y)
+
+    @named(LABELLED, OF_LABELS_ALONE)
+    def test_labels_of_another_shape_are_refused(self, function):
+        with pytest.raises(ValueError, match=r"one label per sample, shape \(6,\), got \(6, 1\)"):
+            function(NETWORK, X, Y[:, None])
+
+    @named(LABELLED)
+    def test_traced_labels_are_not_looked_at(self, function):
+        jax.jit(lambda x, y: function(NETWORK, x, y))(X, 2 * Y)
+
+    def test_known_labels_are_looked_at_under_a_trace(self):
+        with pytest.raises(ValueError, match="labels must be -1 or 1"):
+            jax.jit(lambda params: networks.margins(params, X, 2 * Y))(NETWORK)
+        jax.jit(lambda params: networks.margins(params, 0 * X, 0 * Y))(NETWORK)
+
+
+class TestKinds:
+    @named(LABELLED | UNLABELLED)
+    def test_lists_are_as_good_as_arrays(self, function):
+        labels = [int(label) for label in Y]
+        assert_close(function(NETWORK, X.tolist(), labels), function(NETWORK, X, Y), rtol=1e-6)
+
+    @pytest.mark.usefixtures("unchecked")
+    @named(LABELLED, {"adversarial training"})
+    def test_whole_numbers_are_labels_too(self, function):
+        assert_close(function(NETWORK, X, Y.astype(int)), function(NETWORK, X, Y), rtol=1e-6)
+
+    def test_lists_of_other_arguments(self):
+        u = np.array(DIRECTION, np.float32)
+        for search in (perturbations.flip_sizes_exact, perturbations.flip_size_bisection):
+            expected = search(NETWORK, X, Y, u, CHOSEN)
+            assert_close(search(NETWORK, X, Y, DIRECTION, CHOSEN.tolist()), expected)
+        q = [1.0, 1.05, 3.0]
+        assert perturbations.on_margin(q, mask=[False, True, True]).tolist() == [False, True, False]
+
+    @pytest.mark.usefixtures("unchecked")
+    @named(ALL, OF_DATA_ALONE)
+    def test_networks_of_another_type_are_refused(self, function):
+        if function is not transfer:
+            with pytest.raises(ValueError, match="b must be an array, got list"):
+                function(NETWORK._replace(b=NETWORK.b.tolist()), X, Y)
+            with pytest.raises(ValueError, match=r"jaxkkt\.Params\(w, b, v\), .* got tuple"):
+                function(tuple(NETWORK), X, Y)
+
+    @pytest.mark.usefixtures("unchecked")
+    @named(LABELLED | UNLABELLED, OF_LABELS_ALONE)
+    def test_lists_that_make_no_array_are_refused(self, function):
+        with pytest.raises(ValueError, match="x must be an array, or lists of numbers"):
+            function(NETWORK, [[1.0, 2.0, 3.0], [4.0]], Y)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("chosen", [np.flatnonzero(CHOSEN), CHOSEN[:5], np.ones(6)])
+    def test_choices_must_be_truth_values(self, chosen):
+        message = r"chosen must hold True or False for every sample, shape \(6,\), got"
+        with pytest.raises(ValueError, match=message):
+            perturbations.universal_direction(X, Y, chosen)
+        for search in (perturbations.flip_sizes_exact, perturbations.flip_size_bisection):
+            with pytest.raises(ValueError, match=message):
+                search(NETWORK, X, Y, DIRECTION, chosen)
+        with pytest.raises(ValueError, match="mask must hold True or False for every sample"):
+            perturbations.on_margin(Y, mask=chosen)
+
+    def test_networks_of_two_shapes_have_no_distance(self):
+        with pytest.raises(ValueError, match=r"same shape, got w \(6, 3\) and \(5, 3\)"):
+            lazy.distances(networks.pad(NETWORK, 6, 3), NETWORK)
