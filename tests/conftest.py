@@ -25,7 +25,13 @@ def float64() -> Iterator[None]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Signatures are not checked, as for a user: the package's own errors come to light."""
+    """As for a user: signatures are not checked, so the package's own errors come to light, and
+    shapes and types are promoted as JAX does by default."""
+    strict = {"jax_numpy_rank_promotion": "raise", "jax_numpy_dtype_promotion": "strict"}
     jaxtyping.config.update("jaxtyping_disable", True)
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+    for name, value in strict.items():
+        jax.config.update(name, value)

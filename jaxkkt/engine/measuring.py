@@ -65,7 +65,15 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
         if one.on_host:
             continue
         shapes = _example(run, one)
-        for name in jax.eval_shape(measured, one, *shapes):
+        try:
+            returned = jax.eval_shape(measured, one, *shapes)
+        except jax.errors.JAXTypeError as error:
+            raise ValueError(
+                f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
+                "or make it a jk.Measurement with `on_host = True`, which is not compiled. "
+                f"{error}"
+            ) from error
+        for name in returned:
             if name in ENDING or name.startswith(CURVE):
                 raise ValueError(
                     f"the measurement {one.label!r} returns {name!r}, which is the engine's own "

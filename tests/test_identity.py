@@ -1,0 +1,130 @@
+"""Identity: two runs are the same where they compute the same, whatever they are called."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxkkt as jk
+from jaxkkt.specs import identity
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def one(**axes) -> jk.Run:
+    (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 3, "seed": 0, **axes})
+    return run
+
+
+def scaled(factor):
+    def data(key, samples, dim):
+        y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+        return factor * jax.random.normal(key, (samples, dim)), y
+
+    return data
+
+
+def share(threshold):
+    def own(params, data):
+        return (jnp.abs(params.b) > threshold).mean()
+
+    return own
+
+
+DIFFERENT = {
+    "optax transformations": [{"optimizer": rule} for rule in (optax.adam(0.01), optax.sgd(1e-9))],
+    "learning rates in one": [{"optimizer": optax.adam(rate)} for rate in (0.01, 0.02)],
+    "a schedule": [{"optimizer": optax.sgd(optax.linear_schedule(1, e, 9))} for e in (0.0, 0.5)],
+    "settings": [{"optimizer": jk.optimizer(optax.sgd, learning_rate=r)} for r in (0.1, 0.2)],
+    "functions of data": [{"data": scaled(factor)} for factor in (1.0, 1.0000001)],
+    "arrays a function closes over": [{"data": scaled(jnp.full(5, f))} for f in (1.0, 2.0)],
+    "measurements of one name": [{"measure": share(threshold)} for threshold in (0.1, 0.2)],
+    "numbers of eight digits": [{"delta": delta} for delta in (0.01, 0.010000001)],
+    "scales of eight digits": [{"init_scale": scale} for scale in (0.5, 0.500000001)],
+    "slacks": [{"slack": slack} for slack in (1.1, 1.2)],
+    "balls": [{"protocol": jk.lazy.lazy_flow(ball)} for ball in (10.0, 10.0000001)],
+    "curves": [{"curve": jk.Curve([-1.0])}, {"curve": None}],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_computes_something_else_is_another_run(name):
+    a, b = (one(**axes) for axes in DIFFERENT[name])
+    assert a.identity != b.identity
+    assert a.name != b.name
+
+
+def test_what_computes_the_same_is_the_same_run():
+    for make in (
+        lambda: one(optimizer=optax.adam(0.01)),
+        lambda: one(data=scaled(1.5)),
+        lambda: one(measure=share(0.5)),
+    ):
+        assert make().identity == make().identity
+    assert one(delta=0.01).identity == one().identity
+
+
+def test_own_data_are_told_by_their_numbers():
+    x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+    other = x.copy()
+    other[0, 0] = np.nextafter(np.float32(1), np.float32(2))
+    names = {jk.grid(data=(a, y), width=3, seed=0)[0].name for a in (x, x.copy(), other)}
+    assert len(names) == 2
+
+
+def test_an_own_class_is_told_by_its_code():
+    def blobs(offset):
+        class Blobs(jk.data.Distribution):
+            sigma: jk.Number = 1.0
+
+            def draw(self, key, samples, dim):
+                y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+                return offset + self.sigma * jax.random.normal(key, (samples, dim)), y
+
+        return Blobs
+
+    first, again, other = (one(data=blobs(offset)) for offset in (1.0, 1.0, 2.0))
+    assert first.identity == again.identity != other.identity
+
+
+def test_where_it_cannot_be_told_a_store_is_refused(tmp_path):
+    def counted(key, samples, dim):
+        x = jax.pure_callback(lambda: np.ones((samples, dim)), jnp.ones((samples, dim)))
+        return x, jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+
+    def on_the_host(params, data):
+        return float(np.asarray(params.b).mean())
+
+    with pytest.raises(ValueError, match="calls back into Python"):
+        one(data=counted).identity  # noqa: B018
+    class OnHost(jk.Measurement):
+        on_host = True
+
+        def measure(self, params, data):
+            return on_the_host(params, data)
+
+    with pytest.raises(ValueError, match="'on_the_host' cannot be traced by JAX: write it with"):
+        jk.sweep([one(measure=on_the_host)])
+    with pytest.raises(ValueError, match="cannot be told, since it cannot be traced"):
+        jk.sweep([one(measure=OnHost)], store=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+    assert np.isfinite(jk.sweep([one(measure=OnHost)]).on_host)
+
+
+def test_the_code_of_the_package_is_part_of_it(tmp_path):
+    """Edited code under one version makes other runs."""
+    (tmp_path / "a.py").write_text("one = 1\n")
+    before = identity.digest_of_code()
+    identity.cover("studies_of_mine", tmp_path)
+    try:
+        covered = identity.digest_of_code()
+        assert covered != before
+        (tmp_path / "a.py").write_text("one = 2\n")
+        identity.digest_of_code.cache_clear()
+        assert identity.digest_of_code() != covered
+    finally:
+        del identity._COVERED["studies_of_mine"]
+        identity.digest_of_code.cache_clear()
+    assert identity.digest_of_code() == before
+    assert jk.engine.devices.environment()["code"] == before

@@ -1,0 +1,280 @@
+"""Specs: fields, JSON, grids, own data, distributions, initializations, optimizers."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxkkt as jk
+from jaxkkt.specs.run import Run
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+class Blobs(jk.data.Distribution):
+    sigma: jk.Number = 1.0
+
+    def draw(self, key, samples, dim):
+        y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+        return y[:, None] + self.sigma * jax.random.normal(key, (samples, dim)), y
+
+
+class Small(jk.initializations.Initialization):
+    size: jk.Number = 0.5
+
+    def draw(self, key, width, dim):
+        w = self.size * jax.random.normal(key, (width, dim))
+        return jk.Params(w, jnp.zeros(width), jnp.ones(width))
+
+
+def stripes(key, samples, dim):
+    y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+    return jax.random.normal(key, (samples, dim)).at[:, 0].set(y), y
+
+
+def one(**axes) -> Run:
+    (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 3, "seed": 0, **axes})
+    return run
+
+
+class TestSpec:
+    def test_numbers_are_leaves_and_the_rest_is_structure(self):
+        a, b = Blobs(d=5, samples=4, sigma=0.5), Blobs(d=5, samples=4, sigma=2)
+        assert jax.tree.leaves(a) == [0.5]
+        assert jax.tree.leaves(b) == [2.0]
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        assert jax.tree.structure(a) != jax.tree.structure(Blobs(d=6, samples=4))
+        assert jax.tree.unflatten(jax.tree.structure(a), [2.0]) == b
+
+    def test_a_spec_of_traced_numbers_is_one_program(self):
+        traced = []
+
+        @jax.jit
+        def scaled(spec):
+            traced.append(spec)
+            return 2 * spec.sigma
+
+        assert [float(scaled(Blobs(d=5, samples=4, sigma=s))) for s in (0.5, 1.5)] == [1, 3]
+        assert len(traced) == 1
+
+    @pytest.mark.parametrize("value", ["x", True, None.__class__, [1.0]])
+    def test_a_number_is_a_number(self, value):
+        with pytest.raises(ValueError, match="sigma must be a number, got"):
+            Blobs(d=5, samples=4, sigma=value)
+
+    def test_misspelled_fields_name_the_nearest(self):
+        with pytest.raises(ValueError, match="no field of Flow is called 'delat'; did you mean 'd"):
+            jk.Flow().replace(delat=0.1)
+
+    def test_labels_are_words(self):
+        assert jk.data.UnitSphere(d=2, samples=3).label == "unit sphere"
+        assert jk.optimizer(optax.adam, learning_rate=0.1).label == "adam"
+
+
+class TestSizes:
+    def test_alpha_counts_the_samples(self):
+        assert jk.data.Sphere(d=100, alpha=0.8).samples == 40
+        assert jk.data.Sphere(d=100, alpha=0.8).replace(d=200).samples == 69
+        assert jk.data.Sphere(d=100, alpha=0.8).replace(samples=7).alpha is None
+        assert jk.data.Sphere(d=100, samples=7).replace(alpha=1.0).samples == 100
+
+    @pytest.mark.parametrize(
+        ("sizes", "message"),
+        [
+            ({"d": 5}, "exactly one of `alpha` and `samples`"),
+            ({"d": 5, "alpha": 1.0, "samples": 4}, "exactly one of"),
+            ({"d": 0, "samples": 4}, "d must be at least 1, got 0"),
+            ({"d": 5.0, "samples": 4}, "d must be an integer, got 5.0"),
+            ({"d": 5, "samples": 1}, "samples must be at least 2, got 1"),
+        ],
+    )
+    def test_refuses(self, sizes, message):
+        with pytest.raises(ValueError, match=message):
+            jk.data.Sphere(**sizes)
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seed": -1}, "seed must be at least 0, got -1"),
+            ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
+            ({"seed": True}, "seed must be an integer, got True"),
+            ({"seed": 1.0}, "seed must be an integer, got 1.0"),
+            ({"width": 0}, "width must be at least 1, got 0"),
+            ({"d": 0}, "d must be at least 1, got 0"),
+            ({"samples": 1}, "samples must be at least 2, got 1"),
+            ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
+            ({"data": "cube"}, "unknown data 'cube': choose from"),
+            ({"initialization": "ones"}, "unknown initialization 'ones': choose from"),
+            ({"optimizer": "adma"}, "unknown optimizer 'adma': choose from"),
+            ({"init_scale": float("nan")}, "init_scale must be positive and finite, got nan"),
+            ({"data": 5}, "data must be a name, a spec, a function"),
+        ],
+    )
+    def test_refuses(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            one(**change)
+
+    def test_numpy_integers_are_integers(self):
+        assert one(d=np.int64(5), seed=np.uint8(7)).name == one(d=5, seed=7).name
+
+    def test_keys_differ_wherever_a_draw_should(self):
+        base = one()
+        bits = lambda key: tuple(jax.random.key_data(key).tolist())  # noqa: E731
+        for field, value in (("d", 6), ("samples", 5), ("seed", 1), ("data", "gaussian")):
+            assert bits(one(**{field: value}).data_key()) != bits(base.data_key())
+        for field, value in (("d", 6), ("width", 4), ("seed", 1), ("initialization", "gaussian")):
+            assert bits(one(**{field: value}).init_key()) != bits(base.init_key())
+        assert bits(base.data_key()) != bits(base.init_key())
+        assert bits(one(width=9).data_key()) == bits(base.data_key())
+
+
+class TestGrid:
+    def test_sample_counts_are_rounded_powers(self):
+        runs = jk.grid(d=[100, 200], alpha=[0.8, 1.2], seed=[0])
+        assert [r.samples for r in runs] == [40, 251, 69, 577]
+
+    def test_a_scalar_stands_for_one_value_and_any_field_is_an_axis(self):
+        axes = {"loss": "logistic", "delta": [0.01, 0.02], "slack": [1.05, 1.2], "init_scale": 0.5}
+        runs = jk.grid(d=5, samples=4, width=3, seed=0, **axes)
+        assert len(runs) == 4
+        assert {r.protocol.optimizer.delta for r in runs} == {0.01, 0.02}
+        assert {r.measure[0].slack for r in runs} == {1.05, 1.2}
+        assert {(r.protocol.loss, r.initialization.scale) for r in runs} == {("logistic", 0.5)}
+
+    def test_an_axis_of_one_kind_leaves_the_others_alone(self):
+        rules = [jk.optimizer(optax.sgd, learning_rate=0.1), "flow"]
+        runs = jk.grid(d=5, samples=4, seed=0, optimizer=rules, momentum=[0.5, 0.9])
+        assert [getattr(r.protocol.optimizer, "momentum", None) for r in runs] == [0.5, 0.9, None]
+
+    @pytest.mark.parametrize(
+        ("axes", "message"),
+        [
+            ({"d": [5]}, "exactly one of `alpha` and `samples`"),
+            ({"d": [5], "alpha": [1.0], "samples": [4]}, "exactly one of"),
+            ({"d": [], "alpha": [1.0]}, "no values for d"),
+            ({"d": [5], "alpha": [1.0], "seed": []}, "no values for seed"),
+            ({"d": 5, "alpha": 1.0, "widht": 3}, "called 'widht'; did you mean 'width'"),
+            ({"d": 5, "alpha": 1.0, "data": Blobs, "sgima": 3}, "did you mean 'sigma'"),
+            ({"d": 5, "alpha": 1.0, "momentum": 0.5}, "no field is called 'momentum'"),
+        ],
+    )
+    def test_refuses(self, axes, message):
+        with pytest.raises(ValueError, match=message):
+            jk.grid(**axes)
+
+    def test_own_arrays_bring_their_size(self):
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        run = jk.grid(data=(x, y), width=3, seed=0)[0]
+        assert (run.d, run.samples) == (3, 4)
+        with pytest.raises(ValueError, match="no field is called 'd'"):
+            jk.grid(data=(x, y), d=5)
+
+
+class TestOwnDraws:
+    def test_a_distribution_with_parameters(self):
+        narrow, wide = (one(data=Blobs, sigma=s) for s in (0.1, 1.0))
+        x, y = narrow.data.draw_training(0)
+        noise = wide.data.draw_training(0).x - y[:, None]
+        np.testing.assert_allclose((x - y[:, None]) * 10, noise, rtol=1e-4, atol=1e-5)
+        assert narrow.data.draw_held_out(0).x.shape == (256, 5)
+
+    def test_a_function(self):
+        run = one(data=stripes)
+        assert run.data.label == "stripes"
+        np.testing.assert_array_equal(run.data.draw_training(0).x[:, 0], [1, -1, 1, -1])
+
+    def test_a_distribution_of_the_wrong_shape_or_labels_is_told(self):
+        with pytest.raises(ValueError, match=r"asked for x \(4, 5\) and y \(4,\), and drew"):
+            one(data=lambda key, m, d: (jnp.ones((d, m)), jnp.ones(m))).data.draw_training(0)
+        with pytest.raises(ValueError, match="labels must be -1 or 1"):
+            one(data=lambda key, m, d: (jnp.ones((m, d)), jnp.arange(m))).data.draw_training(0)
+
+    def test_an_initialization(self):
+        run = one(initialization=Small, init_size=2.0)
+        start = run.initialization.draw_start(0, 3, 5)
+        assert start.w.shape == (3, 5)
+        half = one(initialization=Small(size=1.0)).initialization.draw_start(0, 3, 5)
+        np.testing.assert_allclose(start.w, 2 * half.w, rtol=1e-6)
+        with pytest.raises(ValueError, match=r"asked for w \(3, 5\), b \(3,\), v \(3,\), and drew"):
+            one(initialization=lambda key, k, d: jnp.ones(k)).initialization.draw_start(0, 3, 5)
+
+    def test_shared_draws_are_those_of_the_functions(self):
+        run = one(init_scale=0.5, data="gaussian")
+        alone = jk.datasets.gaussian(run.data_key(), 4, 5)
+        np.testing.assert_allclose(run.data.draw_training(0).x, alone.x, rtol=1e-6)
+
+    def test_arrays_are_checked_copied_and_told_apart(self):
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        mine = jk.data.Arrays(x, y)
+        x[0, 0] = 5
+        assert mine.x[0, 0] == 1
+        assert mine != jk.data.Arrays(x, y)
+        assert mine.draw_held_out(0) is None
+        assert jk.data.Arrays(x, y, x, y).draw_held_out(0).x.shape == (4, 3)
+        with pytest.raises(ValueError, match="float64, which JAX would round"):
+            jk.data.Arrays(x.astype(float), y)
+        with pytest.raises(ValueError, match="held-out points need both"):
+            jk.data.Arrays(x, y, x)
+        with pytest.raises(ValueError, match="held-out points have dimension 2, the others 3"):
+            jk.data.Arrays(x, y, x[:, :2], y)
+
+
+class TestOptimizers:
+    def test_settings_of_an_optax_optimizer_are_fields(self):
+        sgd = jk.optimizer(optax.sgd, learning_rate=0.1, momentum=0.9, nesterov=True)
+        assert jax.tree.leaves(sgd) == [0.1, 0.9]
+        assert sgd.replace(momentum=0.5) == jk.optimizer(
+            optax.sgd, learning_rate=0.1, momentum=0.5, nesterov=True
+        )
+        assert sgd.label == "sgd"
+        with pytest.raises(ValueError, match="called 'momentun'; did you mean 'momentum'"):
+            jk.optimizer(optax.sgd, learning_rate=0.1, momentun=0.9)
+        with pytest.raises(ValueError, match="cannot be set on a transformation that is made"):
+            jk.optimizer(optax.adam(0.1), learning_rate=0.1)
+
+    def test_equal_settings_make_the_same_updates(self):
+        params = jk.Params(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3))
+        spec, plain = jk.optimizer(optax.adam, learning_rate=0.1).transformation(), optax.adam(0.1)
+        got, expected = (t.update(params, t.init(params), params)[0] for t in (spec, plain))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_linear_ones_train_in_fewer_coordinates(self):
+        declared = jk.optimizer(optax.sgd, linear=True, learning_rate=0.1)
+        assert jk.Protocol(declared).representation_for(4, 20) == "gram"
+        assert jk.Protocol(optax.sgd(0.1)).representation_for(4, 20) == "plain"
+        assert jk.Protocol(jk.optimizers.linear(optax.sgd(0.1))).representation_for(4, 20) == "gram"
+
+
+class TestJson:
+    def test_there_and_back(self):
+        sgd = jk.optimizer(optax.sgd, learning_rate=0.1, momentum=0.9)
+        runs = [
+            *jk.grid(d=5, alpha=1.0, seed=3, optimizer=[sgd, "flow"], loss="logistic"),
+            *jk.grid(d=25, samples=9, seed=1, data=jk.data.Digits, protocol=jk.lazy.lazy_flow()),
+            one(measure=[jk.Flips(slack=1.2), jk.Certificates(budget=(8, 2))]),
+            one(curve=jk.Curve(log_losses=[-1, -5.5], measure=jk.Flips())),
+            one(data=Blobs, sigma=0.25, initialization=Small),
+        ]
+        for run in runs:
+            again = jk.from_json(json.loads(json.dumps(run.to_json())))
+            assert again == run
+            assert again.identity == run.identity
+
+    def test_what_json_cannot_hold_is_told(self):
+        x, y = np.eye(2, dtype=np.float32), np.array([1, -1], np.float32)
+        with pytest.raises(ValueError, match="holds the hash of an array"):
+            jk.from_json(one_of_arrays(x, y).to_json())
+        with pytest.raises(ValueError, match="cannot hold an optax transformation"):
+            jk.from_json(one(optimizer=optax.adam(0.1)).to_json())
+        with pytest.raises(ValueError, match="cannot be imported here"):
+            jk.from_json({"kind": "nowhere:Blobs", "sigma": 1.0})
+
+
+def one_of_arrays(x, y) -> Run:
+    return jk.grid(data=(x, y), width=3, seed=0)[0]

@@ -1,0 +1,341 @@
+"""The shape of a study: command line, presets, configuration, files, errors."""
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from jaxkkt import studies
+from jaxkkt.studies import command, study
+
+LOG = logging.getLogger("jaxkkt")
+
+
+@dataclass(frozen=True)
+class Options(studies.Options):
+    d: tuple[int, ...] = (3,)
+    """input dimensions"""
+    seeds: int = 2
+    """number of seeds"""
+    slack: float = 1.1
+    """on the margin"""
+    figure: tuple[str, ...] = ("",)
+    """parts"""
+    certify: bool = False
+    """an option to turn on"""
+
+
+def width(figure, results):
+    figure.subplots().plot(results.d, results.flip_size_exact.mean(("alpha", "width", "seed")))
+
+
+def parts(options):
+    runs = jk.grid(
+        d=options.d,
+        alpha=0.5,
+        width=6,
+        seed=range(options.seeds),
+        measure=jk.Flips(slack=options.slack),
+    )
+
+    def claims(results):
+        largest = float(results.flip_size_exact.max())
+        found = [studies.Claim("c | is small", f"c = {largest:.2f}", largest < 100)]
+        return [*found, studies.Claim("nothing\nis known", "nothing")]
+
+    panels = (studies.Panel("figure", width), studies.Panel("empty", lambda figure, results: None))
+    return [
+        studies.Part(
+            runs,
+            name=name,
+            claims=claims,
+            notes=lambda results: "A note.",
+            panels=panels,
+            texts=(studies.Text("table", lambda results: "| a |\n| --- |"),),
+            derived=studies.Derived("derived", derive),
+        )
+        for name in options.figure
+    ]
+
+
+def derive(results, context):
+    norms = {
+        name: float(abs(context.network(run).w).max())
+        for name, run in enumerate(context.runs)
+        if Path(context.folder, "networks").exists()
+    }
+    return results.assign_attrs(norms=len(norms))
+
+
+PRESETS = {
+    "quick": studies.Preset("two runs"),
+    "more": studies.Preset("four runs", d=(3, 4), certify=True),
+}
+STUDY = studies.Study("made-up", "What it is about.", Options, parts, PRESETS)
+
+
+def read(*arguments):
+    return STUDY.read([*map(str, arguments)])
+
+
+class TestOptions:
+    def test_values_come_from_the_preset_the_file_and_the_command_line(self, tmp_path):
+        path = tmp_path / "mine.toml"
+        path.write_text('preset = "more"\nd = [5, 6]\nslack = 1.3\n')
+        assert read().d == (3,)
+        assert read("--preset", "more").d == (3, 4)
+        assert read("--preset=more", "--d", 7).d == (7,)
+        chosen = read("--config", path, "--slack", 1.4)
+        assert (chosen.preset, chosen.d, chosen.slack) == ("more", (5, 6), 1.4)
+        assert read("--config", path, "--preset", "quick").d == (5, 6)
+        assert not read("--config", path, "--preset", "quick").certify
+        assert isinstance(chosen, Options)
+
+    def test_a_preset_that_turns_an_option_on_can_be_overruled(self, tmp_path):
+        path = tmp_path / "mine.json"
+        path.write_text(json.dumps({"certify": False, "dry-run": True, "log_file": None}))
+        assert read("--preset", "more").certify
+        assert not read("--preset", "more", "--no-certify").certify
+        assert not read("--preset", "more", "--config", path).certify
+        assert read("--config", path).dry_run
+        assert read("--config", path).log_file is None
+
+    def test_the_output_folder_has_the_presets_name(self):
+        assert read().out == Path("results/made-up-quick")
+        assert read("--preset", "more").out == Path("results/made-up-more")
+        assert read("--out", "here").out == Path("here")
+        bare = studies.Study("bare", "", Options, parts, folder="plain")
+        assert bare.read([]).out == Path("results/plain")
+
+    def test_help_tells_presets_and_their_values(self, capsys):
+        with pytest.raises(SystemExit, match="0"):
+            read("--preset", "more", "--help")
+        told = " ".join(capsys.readouterr().out.split())
+        for words in ("What it is about.", "quick: two runs; more: four runs", "(default: 3 4)"):
+            assert words in told
+        assert "jaxkkt sweep made-up" in told
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("a.json", '{"seed": 3}', "no field is called 'seed'; did you mean 'seeds'?"),
+            ("a.json", '{"config": "b"}', "no field is called 'config'"),
+            ("a.json", "[3]", "must hold options by name"),
+            ("a.json", "{", "cannot be read"),
+            ("a.toml", "= 3", "cannot be read"),
+            ("a.toml", "[d]\na = 1", "d must be a value or a list of values"),
+            ("a.toml", 'd = ["x"]', "cannot be used, for the reason above"),
+            ("a.yaml", "d: 3", "a configuration file is called *.json or *.toml"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_is_told(self, name, content, message, tmp_path, capsys):
+        (tmp_path / name).write_text(content)
+        assert STUDY.main(["--config", str(tmp_path / name)]) == 2
+        told = capsys.readouterr().err
+        assert message in told
+
+        assert name in told
+
+    def test_a_missing_file_is_told(self, tmp_path, capsys):
+        assert STUDY.main(["--config", str(tmp_path / "none.json")]) == 2
+        assert "error: [Errno 2]" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The output folder of one whole run."""
+    out = tmp_path_factory.mktemp("studies") / "out"
+    assert STUDY.main(["--out", str(out), "--log-file", str(out / "logs/log.txt")]) == 0
+    return out
+
+
+class TestFiles:
+    def test_everything_is_there(self, ran):
+        names = {path.name for path in ran.iterdir()}
+        written = {"results.nc", "derived.nc", "claims.md", "claims.json", "table.md"}
+        assert written | {"figure.png", "figure.pdf", "provenance.json"} <= names
+        assert not any(name.startswith("empty") for name in names)
+        assert not any(name.endswith(".part") for name in names)
+        assert not (ran / "networks").exists()
+
+    def test_claims_for_people(self, ran):
+        told = (ran / "claims.md").read_text()
+        assert (
+            "| claim of the paper | measured | |\n| --- | --- | --- |\n| c \\| is small |" in told
+        )
+        assert "| nothing is known | nothing | not decided |" in told
+        assert "\n\n2 runs: 2 converged.\n\nA note.\n" in told
+
+    def test_claims_for_machines(self, ran):
+        found = json.loads((ran / "claims.json").read_text())
+        assert found["study"] == "made-up"
+        assert [claim["holds"] for claim in found["claims"]] == [True, None]
+        assert found["claims"][0]["text"] == "c | is small"
+        assert found["runs"] == {"planned": 2, "converged": 2}
+
+    def test_provenance(self, ran):
+        found = json.loads((ran / "provenance.json").read_text())
+        assert found["options"]["d"] == [3]
+        assert found["options"]["out"] == str(ran)
+        assert found["versions"]["jax"] == jax.__version__
+
+    def test_the_log_file_has_the_plan_and_what_was_written(self, ran):
+        told = (ran / "logs/log.txt").read_text()
+        assert "2 runs in 1 buckets" in told
+        assert "INFO wrote " in told
+
+    def test_figures_have_the_same_bytes_again(self, ran, tmp_path):
+        with xr.open_dataset(ran / "results.nc") as results:
+            study.draw(studies.Panel("figure", width), results.load(), tmp_path)
+        for name in ("figure.png", "figure.pdf"):
+            assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
+
+    def test_a_table_of_runs_that_have_landed(self, ran, tmp_path, capsys):
+        out = tmp_path / "out"
+        assert STUDY.main(["--out", str(out), "--landed"]) == 2
+        assert f"error: no row has landed in {out}" in capsys.readouterr().err
+        assert not out.exists()
+        before = (ran / "results.nc").stat().st_mtime_ns
+        (ran / "claims.md").unlink()
+        assert STUDY.main(["--out", str(ran), "--landed"]) == 0
+        assert "2 runs: 2 converged." in (ran / "claims.md").read_text()
+        assert (ran / "results.nc").stat().st_mtime_ns == before
+        assert "c | is small" not in capsys.readouterr().err
+
+    def test_parts_have_folders_of_their_own(self, tmp_path, capsys):
+        arguments = ["--figure", "2", "3", "--keep", "--quiet", "--out", str(tmp_path)]
+        assert STUDY.main(arguments) == 0
+        printed = capsys.readouterr()
+        for name in ("2", "3"):
+            assert (tmp_path / name / "claims.json").exists()
+            assert f"{name}\n\n| claim" in printed.out
+        assert xr.load_dataset(tmp_path / "2/derived.nc").attrs["norms"] == 2
+        assert printed.err == ""
+        assert STUDY.main(["--figure", "2", "2", "--out", str(tmp_path)]) == 2
+        assert "several parts '2'" in capsys.readouterr().err
+
+
+class TestEnds:
+    def test_dry_run_trains_and_writes_nothing(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(study.engine, "sweep", None)
+        out = tmp_path / "none"
+        assert STUDY.main(["--dry-run", "--out", str(out), "--figure", "2", "3"]) == 0
+        told = capsys.readouterr().err
+        for word in ("2:", "3:", "2 runs in 1 buckets", "FLOP", "minutes"):
+            assert word in told
+        assert not out.exists()
+
+    def test_an_interruption_says_how_to_go_on(self, tmp_path, capsys, monkeypatch):
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(study.engine, "sweep", interrupted)
+        assert STUDY.main(["--out", str(tmp_path), "--quiet"]) == 130
+        told = capsys.readouterr().err
+        assert f"stopped; the same command goes on with the rows in {tmp_path}" in told
+
+    @pytest.mark.parametrize("error", [ValueError, OSError, ImportError])
+    def test_an_error_is_one_line_and_code_2(self, error, tmp_path, capsys, monkeypatch):
+        def failed(*_, **__):
+            raise error("it went\nwrong")
+
+        monkeypatch.setattr(study.engine, "sweep", failed)
+        log = tmp_path / "log.txt"
+        arguments = ["--out", str(tmp_path), "--quiet", "--log-file", str(log)]
+        assert STUDY.main(arguments) == 2
+        assert capsys.readouterr().err == "error: it went wrong\n"
+        assert "ERROR it went wrong" in log.read_text()
+
+    def test_other_errors_are_not_hidden(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(study.engine, "sweep", None)
+        with pytest.raises(TypeError):
+            STUDY.main(["--out", str(tmp_path)])
+
+    def test_the_log_is_left_as_it_was(self, tmp_path, monkeypatch):
+        before = LOG.level, list(LOG.handlers)
+        assert STUDY.main(["--dry-run", "--log-file", str(tmp_path / "log.txt")]) == 0
+        assert STUDY.main(["--seeds", "0"]) == 2
+        assert (LOG.level, LOG.handlers) == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--preset", "huge"], "invalid choice 'huge' ('quick', 'more')"),
+            (["--sedes", "5"], "--sedes --seeds"),
+            (["--seeds", "x"], "--seeds x"),
+        ],
+    )
+    def test_misspelled_options_list_what_exists(self, arguments, words, capsys):
+        with pytest.raises(SystemExit, match="2"):
+            STUDY.main(arguments)
+        told = capsys.readouterr().err
+        for word in words.split():
+            assert word in told
+
+
+class TestCommand:
+    def test_lists_studies_without_importing_them(self, capsys, monkeypatch):
+        for name in [name for name in sys.modules if name.split(".")[0] == "sweeps"]:
+            monkeypatch.delitem(sys.modules, name)
+        assert command.main(["sweep"]) == 0
+        told = capsys.readouterr().out
+        assert "  vardi-figures   Figures 1 and 2 of Vardi, Yehudai, Shamir (2022)" in told
+        assert "vardi-claims" not in told
+        assert "sweeps.vardi_figures" not in sys.modules
+
+    def test_runs_a_study_by_its_name(self, capsys):
+        arguments = ["--d", "4", "--alpha", "1", "--seeds", "1", "--dry-run"]
+        assert command.main(["sweep", "vardi-figures", *arguments]) == 0
+        assert "1 runs in 1 buckets" in capsys.readouterr().err
+
+    def test_unknown_names_are_told(self, capsys):
+        assert command.main(["sweep", "vardi"]) == 2
+        told = capsys.readouterr().err
+        assert "error: there is no study 'vardi': choose from " in told
+        assert "vardi-figures" in told
+        assert command.main(["swep"]) == 2
+        assert "unknown command 'swep'" in capsys.readouterr().err
+
+    def test_version_and_help(self, capsys):
+        assert command.main(["--version"]) == 0
+        assert capsys.readouterr().out.strip() == jk.__version__
+        assert command.main([]) == 0
+        assert "usage: jaxkkt sweep" in capsys.readouterr().out
+
+    def test_without_studies_the_command_says_so(self, capsys, monkeypatch):
+        def find(name):
+            return None
+
+        monkeypatch.setattr(command.importlib.util, "find_spec", find)
+        assert command.main(["sweep"]) == 2
+        assert "error: there are no studies here" in capsys.readouterr().err
+
+    def test_a_study_started_as_a_module_has_its_own_name(self, tmp_path):
+        """Under the name __main__ a store could not tell its measurements from others."""
+        package = tmp_path / "mine"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "one.py").write_text(
+            "import sys\n"
+            "from jaxkkt import studies\n"
+            "class STUDY:\n"
+            "    def main(arguments):\n"
+            "        print(STUDY.__module__, *sys.argv[1:])\n"
+            "if __name__ == '__main__':\n"
+            "    sys.exit(studies.run_module(__spec__))\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-m", "mine.one", "--d", "3"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout == "mine.one --d 3\n"
