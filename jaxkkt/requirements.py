@@ -51,7 +51,7 @@ def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
         dtype = array.dtype if dtype is None else dtype
         _require_same_precision(name, array.dtype, dtype)
     dtype = jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype
-    for name in given.keys() - arrays.keys():
+    for name in [name for name in given if name not in arrays]:
         try:
             arrays[name] = jnp.asarray(given[name], dtype)
         except (TypeError, ValueError) as error:

@@ -15,7 +15,12 @@ from jaxkkt.training import SUCCEEDED
 PAPER_WIDTH = 1000
 PAPER_LEAST_D = 100  # the paper's dimensions are 100 to 1,000
 # The paper's main setting. Settings that a sweep varies are compared with it.
-PAPER = {"loss": "exponential", "data": "sphere", "initialization": "torch", "init_scale": 1.0}
+PAPER: dict[str, str | float] = {
+    "loss": "exponential",
+    "data": "sphere",
+    "initialization": "torch",
+    "init_scale": 1.0,
+}
 AXES = ("d", "alpha", "width", "seed")
 # The paper's words for what it varies.
 NAMES = {
@@ -48,8 +53,12 @@ class Setting(NamedTuple):
     @property
     def trivial(self) -> str:
         """|x| in words: a perturbation of this size flips any label."""
-        exact = {"sphere": "sqrt(d)", "unit sphere": "|x| = 1", "gaussian": "|x|, about 1"}
-        return exact.get(str(self.values["data"]), "|x|")
+        exact = {
+            "sphere": "sqrt(d)",
+            "unit sphere": "the norm of x, 1",
+            "gaussian": "the norm of x, about 1",
+        }
+        return exact.get(str(self.values["data"]), "the norm of x")
 
     @property
     def named(self) -> str:
@@ -65,11 +74,11 @@ def setting(results: xr.Dataset, **wanted: str | float) -> Setting:
     """
     values: dict[str, str | float] = {}
     for name, papers in PAPER.items():
-        there = np.atleast_1d(results[name].values)
+        there = np.atleast_1d(results[name].values).tolist()
         value = wanted.get(name, papers if papers in there else there[0])
         if name in results.dims:
             results = results.sel({name: value})
-        values[name] = value.item() if isinstance(value, np.generic) else value
+        values[name] = value
     # Settings of single initializations or data follow these along their dimensions.
     return Setting(results.isel({n: 0 for n in results.status.dims if n not in AXES}), values)
 
@@ -89,7 +98,7 @@ def claims(results: xr.Dataset) -> list[Claim]:
     base = main_setting(results)
     found = [*_flip_sizes(base), *_on_margin(base), *_widths(base)]
     for name in PAPER:
-        for value in results[name].values if name in results.dims else ():
+        for value in results[name].values.tolist() if name in results.dims else ():
             if value != base.values[name]:
                 found += _alike(base, setting(results, **{**base.values, name: value}), name)
     return found
@@ -103,9 +112,9 @@ def notes(results: xr.Dataset) -> str:
     unflipped = int((ended & ~np.isfinite(results.flip_size_exact)).sum())
     failed = int(((results.status >= 0) & ~ended).sum())
     found = [
-        f"{unflipped} converged without a flip in the bracket, {failed} failed. Means are over runs "
-        "that converged and flipped.",
-        f"All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
+        f"{unflipped} converged without a flip in the bracket, {failed} failed. Means are over "
+        "runs that converged and flipped.",
+        "All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
         f"min q, slack = {slack}, has flipped. It jumps where one sample crosses the slack. Other "
         f"measures beside it, at the width and the largest d of the claims, over {base.trivial}"
         f"{base.named}:",
@@ -137,7 +146,7 @@ def _flip_sizes(base: Setting) -> Iterator[Claim]:
     listed = ", ".join(
         f"{r:.3f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
     )
-    unit = "c/sqrt(d)" if base.values["data"] == "sphere" else "c/|x|"
+    unit = "c/sqrt(d)" if base.values["data"] == "sphere" else "c over the norm of x"
     yield Claim(
         f"c stays below {base.trivial}{base.named}",
         f"largest mean {unit}: {everywhere:.2f}",
@@ -202,7 +211,9 @@ def _alike(base: Setting, variant: Setting, name: str) -> Iterator[Claim]:
     papers = NAMES.get((name, str(other)), f"{name.replace('_', ' ')} = {other}")
     against = "" if base.values[name] == PAPER[name] else f" to {base.values[name]}"
     yield Claim(
-        f"{papers} gives results similar{against}" if against else f"{papers} gives similar results",
+        f"{papers} gives results similar{against}"
+        if against
+        else f"{papers} gives similar results",
         f"c over the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; the "
         f"share on the margin by at most {share:.3f}; {pairs} pairs of runs",
         abs(change) <= 0.1 and share <= 0.05,

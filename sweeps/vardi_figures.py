@@ -87,7 +87,7 @@ def preset(name: str, **common: Any) -> list[jk.Run]:
 
 def runs(options: Options) -> list[jk.Run]:
     """The preset's runs, or the product of the axes where any is given."""
-    measure = [jk.Flips(slack=options.slack), *([jk.Certificates()] if options.certify else [])]
+    measure = [jk.Flips(slack=options.slack), *([jk.Certificates] if options.certify else [])]
     common: dict[str, Any] = {"measure": measure, "protocol": options.protocol}
     axes = {
         "d": options.d,
@@ -109,7 +109,7 @@ def against_d(
     figure: Figure, results: xr.Dataset, variable: str, by: str, label: str, line: bool = False
 ) -> None:
     """A variable against d, a line for each alpha at the paper's width, or for each width."""
-    shown = main_setting(results).results
+    shown, setting = main_setting(results)
     if by == "alpha":
         shown = at_paper_width(shown)
     elif 1.0 in shown.alpha:
@@ -118,7 +118,7 @@ def against_d(
         return
     ax = figure.subplots()
     plotting.families(ax, shown, variable, by, symbol={"alpha": r"$\alpha$"}.get(by, by))
-    if line:
+    if line and setting["data"] == "sphere":
         plotting.sqrt_d(ax, results.d.values)
     ax.set_xlabel("input dimension $d$")
     ax.set_ylabel(label)

@@ -101,9 +101,7 @@ def notes(results: xr.Dataset) -> str:
         "| alpha | networks | c, own direction | flipped by others' | ratio, median | largest |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    lines += [
-        summary(float(a), results.flip_size.sel(alpha=a)) for a in results.alpha.values
-    ]
+    lines += [summary(float(a), results.flip_size.sel(alpha=a)) for a in results.alpha.values]
     return "\n".join(lines)
 
 

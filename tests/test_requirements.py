@@ -114,7 +114,7 @@ class TestPrecision:
 
     @named(OF_NETWORKS, {"squared norm", "pad"})
     def test_networks_of_two_precisions_are_refused(self, function, float64):
-        with pytest.raises(ValueError, match="start is float(32|64), but what it is used with is"):
+        with pytest.raises(ValueError, match=r"start is float(32|64), but what it is used with is"):
             function(wide(NETWORK), X, Y)
 
     @named(LABELLED | UNLABELLED, OF_DATA_ALONE)

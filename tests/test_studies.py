@@ -1,9 +1,11 @@
 """The shape of a study: command line, presets, configuration, files, errors."""
 
+import importlib.util
 import json
 import logging
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt import studies
+from jaxkkt import files, studies
+from jaxkkt.engine import results as results_module
+from jaxkkt.specs import identity
 from jaxkkt.studies import command, study
 
 LOG = logging.getLogger("jaxkkt")
@@ -40,7 +44,7 @@ def parts(options):
     runs = jk.grid(
         d=options.d,
         alpha=0.5,
-        width=6,
+        width=20,
         seed=range(options.seeds),
         measure=jk.Flips(slack=options.slack),
     )
@@ -197,6 +201,21 @@ class TestFiles:
         for name in ("figure.png", "figure.pdf"):
             assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
 
+    def test_every_file_lands_whole(self, ran, monkeypatch):
+        landed = []
+
+        def write_whole(path, content):
+            landed.append(path.name)
+            files.write_whole(path, content)
+
+        before = {path: path.stat().st_mtime_ns for path in ran.iterdir() if path.is_file()}
+        monkeypatch.setattr(study, "write_whole", write_whole)
+        monkeypatch.setattr(results_module, "write_whole", write_whole)
+        assert STUDY.main(["--out", str(ran), "--landed"]) == 0
+        changed = {path.name for path, time in before.items() if path.stat().st_mtime_ns > time}
+        assert changed == set(landed)
+        assert {"derived.nc", "claims.md", "claims.json", "table.md", "figure.pdf"} <= changed
+
     def test_a_table_of_runs_that_have_landed(self, ran, tmp_path, capsys):
         out = tmp_path / "out"
         assert STUDY.main(["--out", str(out), "--landed"]) == 2
@@ -278,6 +297,35 @@ class TestEnds:
         told = capsys.readouterr().err
         for word in words.split():
             assert word in told
+
+
+class TestPackage:
+    def test_the_wheel_installs_jaxkkt_alone_with_the_studies_in_it(self, tmp_path, monkeypatch):
+        backend = pytest.importorskip("hatchling.build")
+        root = Path(__file__).parent.parent
+        monkeypatch.chdir(root)
+        with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+            names = set(wheel.namelist())
+            entries = wheel.read(f"jaxkkt-{jk.__version__}.dist-info/entry_points.txt").decode()
+        tops = {name.split("/")[0] for name in names}
+        assert tops == {"jaxkkt", f"jaxkkt-{jk.__version__}.dist-info"}
+        assert {f"jaxkkt/sweeps/{path.name}" for path in (root / "sweeps").glob("*.py")} <= names
+        assert "jaxkkt = jaxkkt.studies.command:main" in entries
+
+    def test_studies_import_each_other_as_both_packages_can(self):
+        """As `sweeps` in a clone and as `jaxkkt.sweeps` where the package is installed."""
+        for path in (Path(__file__).parent.parent / "sweeps").glob("*.py"):
+            words = {line.strip() for line in path.read_text().splitlines()}
+            assert not [line for line in words if line.startswith(("from sweeps", "import sweeps"))]
+
+    def test_studies_code_is_part_of_the_identity_of_runs(self):
+        sweeps = importlib.import_module("sweeps")
+        folder = Path(sweeps.__file__).parent
+        assert identity._COVERED["sweeps"] == folder
+        # A second name, under which the installed package has the same file.
+        spec = importlib.util.spec_from_file_location("jaxkkt.sweeps", folder / "__init__.py")
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        assert identity._COVERED["jaxkkt"] == Path(jk.__file__).parent
 
 
 class TestCommand:

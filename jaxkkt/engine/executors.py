@@ -62,15 +62,15 @@ def run_tasks(
     Raises ValueError where a worker's versions, device or flags are not those of this process, and
     the first error of a task, once the rows of others that have ended are through.
     """
-    tasks: dict[Any, tuple[Run, ...]] = {}
+    tasks: list[tuple[Any, tuple[Run, ...]]] = []
     try:
         for common, runs, references in _tasks(buckets, done, keep):
-            tasks[executor.submit(train_part, common, references)] = runs
+            tasks.append((executor.submit(train_part, common, references), runs))
         while tasks:
             failed = None
-            for task, runs in list(tasks.items()):
+            for task, runs in list(tasks):
                 if task.done():
-                    del tasks[task]
+                    tasks.remove((task, runs))
                     try:
                         rows, tally = task.result()
                     except Exception as error:
@@ -83,7 +83,7 @@ def run_tasks(
             show()
             sleep(SECONDS_BETWEEN_LOOKS if tasks else 0)
     finally:
-        for task in tasks:
+        for task, _ in tasks:
             with suppress(Exception):
                 task.cancel()
 

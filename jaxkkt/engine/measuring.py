@@ -61,6 +61,7 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
     Raises ValueError where two return the same name, or one that the engine gives itself.
     """
     owners: dict[str, Measurement] = {}
+    fields = run.fields()
     for one in measurements:
         if one.on_host:
             continue
@@ -74,10 +75,11 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
                 f"{error}"
             ) from error
         for name in returned:
-            if name in ENDING or name.startswith(CURVE):
+            taken = "the engine's own name" if name in ENDING or name.startswith(CURVE) else ""
+            if taken or name in fields:
                 raise ValueError(
-                    f"the measurement {one.label!r} returns {name!r}, which is the engine's own "
-                    "name: call it something else"
+                    f"the measurement {one.label!r} returns {name!r}, which is "
+                    f"{taken or 'a field of the run'}: call it something else"
                 )
             if name in owners:
                 raise ValueError(

@@ -54,7 +54,7 @@ def sweep(arguments: Sequence[str], package: str | None = None) -> int:
 
 def run(module: str, arguments: Sequence[str] | None = None) -> int:
     """Runs the study of a module, by the module's full name."""
-    return importlib.import_module(module).STUDY.main(arguments)  # type: ignore[no-any-return]
+    return importlib.import_module(module).STUDY.main(arguments)
 
 
 def run_module(spec: ModuleSpec | None) -> int:
@@ -86,7 +86,9 @@ def studies(package: str) -> Mapping[str, tuple[str, str]]:
 
 
 def _assigned(tree: ast.Module) -> set[str]:
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets = [
+        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    ]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 

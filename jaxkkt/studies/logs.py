@@ -10,11 +10,11 @@ log = logging.getLogger("jaxkkt")
 
 
 class _Plain(logging.Formatter):
-    """Messages as they are; warnings and errors begin with what they are."""
+    """Messages as they are; errors begin with what they are."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+        return text if record.levelno < logging.ERROR else f"error: {text}"
 
 
 @contextmanager

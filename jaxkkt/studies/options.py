@@ -17,10 +17,10 @@ from jaxkkt.specs.base import unknown_field
 class Options:
     """What every study can be asked. A subclass adds its own fields, each with a docstring:
 
-        @dataclass(frozen=True)
-        class Mine(studies.Options):
-            d: tuple[int, ...] = (100,)
-            \"""input dimensions\"""
+    @dataclass(frozen=True)
+    class Mine(studies.Options):
+        d: tuple[int, ...] = (100,)
+        \"""input dimensions\"""
     """
 
     preset: str = ""
@@ -73,8 +73,8 @@ def read(
     named = first.preset or _peek(configured).preset
     preset = named if named in presets else next(iter(presets), "")
     values = presets[preset].values if presets else {}
-    kind_of_out = Path("results") / "-".join(filter(None, (folder, preset)))
-    default = command(**{"preset": preset, "out": kind_of_out, **values})
+    place = Path("results") / "-".join(filter(None, (folder, preset)))
+    default = command(**{"preset": preset, "out": place, **values})
     if configured:
         try:
             default = tyro.cli(command, prog=prog, args=configured, default=default)
@@ -100,7 +100,7 @@ def _with_choices(kind: type[O], presets: Mapping[str, Preset]) -> type[O]:
         choices = Annotated[str, tyro.conf.Suppress]
     default = field(default=next(iter(presets), ""))
     fields_ = [("preset", choices, default)]
-    return make_dataclass(kind.__name__, fields_, bases=(kind,), frozen=True)  # type: ignore[return-value]
+    return make_dataclass(kind.__name__, fields_, bases=(kind,), frozen=True)
 
 
 def _from_file(path: Path, kind: type[Options]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib.style
 import xarray as xr
@@ -72,18 +72,22 @@ class Study:
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
-                if options.dry_run:
-                    self.plan(options)
-                    return 0
-                for report in self.reports(options):
-                    print(report.text)
-                    log.info("wrote %s", ", ".join(map(str, report.files)))
+                return self._run(options)
             except (ValueError, OSError, ImportError) as error:
                 log.error("%s", " ".join(str(error).split()))
                 return 2
-            except KeyboardInterrupt:
-                log.warning("stopped; the same command goes on with the rows in %s", options.out)
-                return 130
+
+    def _run(self, options: Options) -> int:
+        try:
+            if options.dry_run:
+                self.plan(options)
+                return 0
+            for report in self.reports(options):
+                print(report.text)
+                log.info("wrote %s", ", ".join(map(str, report.files)))
+        except KeyboardInterrupt:
+            log.warning("stopped; the same command goes on with the rows in %s", options.out)
+            return 130
         return 0
 
     def plan(self, options: Options) -> None:
@@ -118,39 +122,37 @@ class Study:
         folder = options.out / part.name
         progress = False if options.quiet else None
         if options.landed:
-            results = engine.landed(part.runs, store=folder)
+            swept = engine.landed(part.runs, store=folder)
             files = []
         else:
             self._plan(part)
-            keep = "params" if part.keep or options.keep else None
-            results = engine.sweep(part.runs, store=folder, keep=keep, progress=progress)
+            keep: Literal["params"] | None = "params" if part.keep or options.keep else None
+            swept = engine.sweep(part.runs, store=folder, keep=keep, progress=progress)
             files = [folder / "results.nc"]
-        counts = ended(results)
-        planned = len(unique(list(part.runs)))
-        told = endings(results, planned)
+        results = swept
         if part.derived is not None:
-            results = part.derived.compute(results, Context(part.runs, folder, progress))
+            results = part.derived.compute(swept, Context(part.runs, folder, progress))
             files.append(folder / f"{part.derived.name}.nc")
             save(results, files[-1])
         claims = [] if part.claims is None else list(part.claims(results))
-        texts = []
-        for text in part.texts:
-            texts.append(text.write(results).strip() + "\n")
-            files.append(folder / f"{text.name}.md")
-            write_whole(files[-1], texts[-1].encode())
+        texts = {text.name: text.write(results).strip() for text in part.texts}
         if part.claims is not None or part.notes is not None:
+            planned = len(unique(list(part.runs)))
             judged = [table(claims)] if part.claims is not None else []
             notes = [] if part.notes is None else [part.notes(results).strip()]
-            texts.insert(0, "\n\n".join([*judged, f"{told}.", *notes]) + "\n")
-            files += [folder / "claims.md", folder / "claims.json"]
-            write_whole(files[-2], texts[0].encode())
-            runs = {"planned": planned, **counts}
+            text = "\n\n".join([*judged, f"{endings(swept, planned)}.", *notes])
+            texts = {"claims": text, **texts}
+            runs = {"planned": planned, **ended(swept)}
             found = {"study": self.name, "part": part.name, "claims": as_json(claims), "runs": runs}
+            files.append(folder / "claims.json")
             write_whole(files[-1], _json(found))
+        for name, text in texts.items():
+            files.append(folder / f"{name}.md")
+            write_whole(files[-1], f"{text}\n".encode())
         for panel in part.panels:
             files += draw(panel, results, folder)
-        head = [f"{part.name}\n"] if part.name else []
-        return Report(part, results, claims, "\n".join([*head, *texts]), files)
+        shown = [part.name, *texts.values()] if part.name else texts.values()
+        return Report(part, results, claims, "\n\n".join(shown) + "\n", files)
 
     def _provenance(self, options: Options) -> Mapping[str, Any]:
         date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,155 @@
+"""Measurements: own ones at a run's own size, names, arrays; sizes that do not hang on a sample."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from cases import sweep
+
+import jaxkkt as jk
+from jaxkkt.datasets import Dataset
+from jaxkkt.engine.draws import draw
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+AXES = {"d": 10, "samples": 8, "width": 50, "seed": 0}
+
+
+def dead_share(params, data):
+    inside = jk.networks.preactivations(params, data.x) > 0
+    return {"dead": 1 - inside.any(axis=0).mean(), "mean_b": jnp.abs(params.b).mean()}
+
+
+def alone(run):
+    start, data = jax.device_put(draw(run))
+    return jk.train(start, *data, run.protocol).params, data
+
+
+class TestOwn:
+    def test_sees_the_network_at_its_own_size(self):
+        runs = jk.grid(**AXES, measure=dead_share)
+        table = sweep(runs)
+        expected = dead_share(*alone(runs[0]))
+        assert table.dead.item() == pytest.approx(float(expected["dead"]), abs=1e-6)
+        assert table.dead.item() < 0.2  # 0.8 with the padding of 256
+        assert table.mean_b.item() == pytest.approx(float(expected["mean_b"]), rel=1e-3)
+
+    def test_gets_what_its_parameters_name_at_its_size(self):
+        def shapes(test, start, params, data):
+            asked = {"of_test": test.x, "of_start": start.w, "of_params": params.w}
+            asked["of_data"] = data.x
+            return {name: jnp.array(array.shape) for name, array in asked.items()}
+
+        table = sweep(jk.grid(**AXES, measure=shapes)).squeeze()
+        found = [table[f"of_{name}"].values.tolist() for name in ("test", "start", "params", "data")]
+        assert found == [[256, 10], [50, 10], [50, 10], [8, 10]]
+
+    def test_a_bare_number_has_the_function_s_name_and_arrays_dimensions_of_their_own(self):
+        def largest(params):
+            return jnp.abs(params.w).max()
+
+        def norms(params):
+            return jnp.linalg.norm(params.w, axis=1)
+
+        axes = {**AXES, "width": [20, 30]}
+        table = sweep(jk.grid(**axes, measure=[largest, norms])).squeeze()
+        assert table.largest.dims == ("width",)
+        assert table.norms.dims == ("width", "norms_0")
+        assert np.isfinite(table.norms.sel(width=30)).all()
+        assert np.isnan(table.norms.sel(width=20)).sum() == 10
+
+    def test_has_numbers_of_its_own(self):
+        class Above(jk.Measurement):
+            threshold: jk.Number = 0.1
+
+            def measure(self, params):
+                return {"above": (jnp.abs(params.b) > self.threshold).mean()}
+
+        table = sweep(jk.grid(**AXES, measure=Above, threshold=[0.0, 0.1, 10.0])).squeeze()
+        assert table.threshold.values.tolist() == [0.0, 0.1, 10.0]
+        assert table.above[0] == 1
+        assert 0 < table.above[1] < 1
+        assert table.above[2] == 0
+
+    def test_on_the_host_sees_the_networks_of_the_curve(self):
+        class Moved(jk.Measurement):
+            on_host = True
+
+            def measure(self, params, start, curve):
+                return {"norms": np.linalg.norm(curve.w - start.w, axis=(1, 2)), "n": len(curve.w)}
+
+        runs = jk.grid(**AXES, measure=Moved, curve=jk.Curve([-1, -5, -20]))
+        table = sweep(runs).squeeze()
+        assert table.n == 3
+        assert (np.diff(table.norms) > 0).all()
+
+    @pytest.mark.parametrize(
+        ("measure", "message"),
+        [
+            (lambda params: {"log_loss": 0.0}, "returns 'log_loss', which is the engine's own"),
+            (lambda params: {"width": 0.0}, "returns 'width', which is a field of the run"),
+            (lambda params: {"curve_x": 0.0}, "returns 'curve_x', which is the engine's own"),
+            (lambda params: {"flip_size": 0.0}, "both return 'flip_size'"),
+            (lambda params: {"x": "a word"}, "must return numbers or arrays, or a dictionary"),
+            (lambda network: 0.0, "asks for 'network': its parameters may be 'params'"),
+            (0.5, "a measurement is a function, such as f"),
+        ],
+    )
+    def test_refuses(self, measure, message):
+        with pytest.raises(ValueError, match=message):
+            sweep(jk.grid(**AXES, measure=[jk.Flips(), measure]))
+
+    def test_held_out_points_of_own_arrays(self):
+        def at_test(params, test):
+            return {"accuracy": (jk.networks.margins(params, *test) > 0).mean()}
+
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        axes = {"width": 20, "seed": 0, "max_steps": 5000, "measure": at_test}
+        assert sweep(jk.grid(data=jk.data.Arrays(x, y, x, y), **axes)).accuracy.item() == 1
+        with pytest.raises(ValueError, match="asks for held-out points, and 'own' has none"):
+            sweep(jk.grid(data=(x, y), **axes))
+
+
+class TestFlips:
+    def test_sizes_of_shares_and_the_least_over_slacks(self):
+        runs = jk.grid(d=10, samples=40, width=50, seed=0)
+        row = sweep(runs).squeeze()
+        params, (x, y) = alone(runs[0])
+        margins = jk.networks.margins(params, x, y)
+
+        def exact(slack):
+            chosen = jk.perturbations.on_margin(margins, slack)
+            direction = jk.perturbations.universal_direction(x, y, chosen)
+            return chosen, jk.perturbations.flip_sizes_exact(params, x, y, direction, chosen)
+
+        chosen, found = exact(1.1)
+        first = np.sort(np.asarray(found.sizes)[np.asarray(chosen)])
+        n = len(first)
+        for name, share in (("half", 0.5), ("90", 0.9), ("99", 0.99)):
+            expected = first[int(np.ceil(share * n)) - 1]
+            assert float(row[f"flip_size_{name}"]) == pytest.approx(expected, rel=5e-3)
+        assert row.flip_size_half < row.flip_size_90 <= row.flip_size_99
+        least = min(float(exact(slack)[1].size) for slack in (1.05, 1.1, 1.15, 1.2))
+        assert float(row.flip_size_least) == pytest.approx(least, rel=5e-3)
+        assert row.flip_size_least <= row.flip_size_exact
+
+    @pytest.mark.parametrize("separable", [True, False])
+    def test_slacks_are_searched_anew_where_their_samples_differ(self, separable):
+        """Also where nobody is on the margin: nothing is found, not the zeros of an empty start."""
+        params, data = alone(jk.grid(d=10, samples=40, width=50, seed=0)[0])
+        if not separable:
+            data = Dataset(data.x, -data.y)
+        found = jax.jit(jk.Flips(slack=1.0).measure)(params, data)
+        assert np.isnan(found["flip_size_least"]) != separable
+        assert np.isnan(found["flip_size_half"]) != separable
+        if separable:
+            assert float(found["on_margin_share"]) == pytest.approx(1 / 40)
+
+
+def test_means_name_what_they_leave_out():
+    table = sweep(jk.grid(**{**AXES, "seed": range(3)}, max_steps=[5, 1000]))
+    summary = jk.summarize(table, "flip_size_exact").mean.squeeze()
+    assert np.isnan(summary.sel(max_steps=5))
+    assert np.isfinite(summary.sel(max_steps=1000))
+    assert isinstance(summary, xr.DataArray)
