@@ -22,7 +22,6 @@ from benchmarks.timing import markdown, write
 from jaxkkt import kkt
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import cores
-from jaxkkt.engine.draws import draw
 from jaxkkt.networks import Params
 
 RESIDUAL = SLACKNESS = 1e-6
@@ -59,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 
 def trained(run: jk.Run) -> tuple[Params, Dataset]:
     """A network at a loss of 1e-30, and its data."""
-    start, data = draw(run)
+    start, data = jk.draw(run)
     data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
     return jk.train(start, *data).params, data
 
@@ -127,7 +126,7 @@ def polished(runs: Sequence[jk.Run]) -> dict[str, Any]:
 
 def deep(run: jk.Run) -> list[dict[str, Any]]:
     """One network at each of `LEVELS`, and how long all of them took."""
-    start, data = draw(run)
+    start, data = jk.draw(run)
     train = partial(jk.train_through, start, *data, levels=LEVELS)
     jax.block_until_ready(train())
     started = time.perf_counter()
@@ -136,7 +135,7 @@ def deep(run: jk.Run) -> list[dict[str, Any]]:
     rows = []
     for i, level in enumerate(LEVELS):
         params = jax.tree.map(lambda leaf, i=i: leaf[i], found.params)
-        margins = jk.flips().function(params, Dataset(jnp.asarray(data.x), jnp.asarray(data.y)))
+        margins = jk.Flips().measure(params, Dataset(jnp.asarray(data.x), jnp.asarray(data.y)))
         certificate = kkt.certificate(
             params, *data, kink_tolerance=1e-3, budget=(run.width, min(run.samples, 64))
         )

@@ -10,10 +10,8 @@ is timed for a few epochs at every dimension. Writes results/lazy.json.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -23,12 +21,12 @@ import numpy as np
 import jaxkkt as jk
 from benchmarks.lazy_peers import torch_adversarial, torch_step_search
 from benchmarks.timing import Contestant, interleaved, markdown, medians, ratio, write
+from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import product_rate
 from jaxkkt.perturbations import gradient_steps
 from jaxkkt.perturbations.pgd import STEPS
-from sweeps import wang_robust, wang_steps
+from sweeps import wang_robust
 
 # Searches that are timed together: one takes milliseconds.
 CALLS = 20
@@ -55,12 +53,19 @@ def parser() -> argparse.ArgumentParser:
 
 def search(d: int, width: int, images: int, repeats: int) -> dict[str, Any]:
     """Seconds an image of both searches, and by how much their answers differ."""
-    grid = {"source": "digits upsampled", "d": (d,), "width": (width,), "samples": 100, "seeds": 1}
-    figure = wang_steps.FIGURES["2"]
-    (run,) = wang_steps.runs_of(figure, grid)
-    start, data = draw(run)
-    trained = jk.train(start, *data, wang_steps.protocol_of("flow", figure, 10.0)).params
-    x, y = held_out(run)
+    (run,) = jk.grid(
+        data="digits",
+        upsample=True,
+        d=d,
+        samples=100,
+        width=width,
+        seed=0,
+        initialization=jk.initializations.Lazy(biases=True),
+        protocol=jk.lazy.lazy_flow(biases=True),
+    )
+    start, data = jk.draw(run)
+    trained = jk.train(start, *data, jk.lazy.lazy_flow(biases=True)).params
+    x, y = jk.held_out(run)
     every = partial(gradient_steps, trained, jnp.asarray(x))
 
     def often() -> None:
@@ -96,36 +101,43 @@ def training(epochs: int) -> dict[str, Any]:
 
     The loop is timed before and after, since the machine's speed may change meanwhile; medians.
     """
-    grid = wang_robust.PRESETS["quick"]
-    each: dict[int, list[float]] = {d: [] for d in grid["d"]}
-    _loop_epochs(grid, epochs, each)
-    with TemporaryDirectory() as store:
-        started = time.perf_counter()
-        results = wang_robust.study("left", grid, 100, False, Path(store), progress=False)
-        ours = time.perf_counter() - started
-    _loop_epochs(grid, epochs, each)
+    runs = wang_robust.runs(wang_robust.STUDY.read(["--preset", "quick"]))
+    one = {run.d: run for run in runs}
+    each: dict[int, list[float]] = {d: [] for d in one}
+    _loop_epochs(one, epochs, each)
+    started = time.perf_counter()
+    results = jk.sweep(runs, progress=False)
+    ours = time.perf_counter() - started
+    _loop_epochs(one, epochs, each)
     seconds = medians(each)
-    theirs = sum(seconds[d] * float(results.epochs.sel(d=d).sum()) for d in grid["d"])
+    theirs = sum(seconds[d] * float(results.steps.sel(d=d).sum()) for d in one)
     # Two products a step of the attack, one to judge where it ended, two of training on that.
-    n, k = grid["samples"], wang_robust.WIDTH
-    products = (2 * STEPS + 3) * (results.epochs * results.d).sum() * n * k
+    products = (2 * STEPS + 3) * sum(
+        float(results.steps.sel(d=d).sum()) * d * run.samples * run.width for d, run in one.items()
+    )
     return {
         "networks": int(results.status.size),
-        "epochs": int(results.epochs.sum()),
+        "epochs": int(results.steps.sum()),
         "jaxkkt, s": ours,
         "loop, s": theirs,
         "times faster": theirs / ours,
-        "products alone at the rate of large ones, s": 2 * float(products) / product_rate(),
+        "products alone at the rate of large ones, s": 2 * products / product_rate(),
         "loop, s an epoch": seconds,
     }
 
 
-def _loop_epochs(grid: dict[str, Any], epochs: int, each: dict[int, list[float]]) -> None:
+def _loop_epochs(one: Mapping[int, jk.Run], epochs: int, each: Mapping[int, list[float]]) -> None:
     """Adds the seconds of `epochs` of the loop at every dimension."""
     for d, seconds in each.items():
-        point = next(p for p in wang_robust.points("left", grid) if p.run.d == d)
-        settings = {name: grid[name] for name in ("learning_rate", "batch_size")}
-        advance = torch_adversarial(*draw(point.run), point.radius, point.ball, **settings)
+        protocol = one[d].protocol
+        assert isinstance(protocol, AdversarialProtocol)
+        advance = torch_adversarial(
+            *jk.draw(one[d]),
+            float(protocol.radius),
+            float(protocol.weight_radius),
+            learning_rate=float(protocol.learning_rate),
+            batch_size=protocol.batch_size,
+        )
         advance(1)
         for _ in range(epochs):
             started = time.perf_counter()

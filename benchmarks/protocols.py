@@ -13,7 +13,6 @@ of it without the controls; resumable.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,10 @@ import xarray as xr
 
 from benchmarks.timing import markdown, write
 from jaxkkt import engine
-from jaxkkt.optimizers import log_loss_time, paper_schedule
-from jaxkkt.protocols import flow_protocol, paper_protocol
+from jaxkkt.optimizers import log_loss_time
+from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+from jaxkkt.specs.grid import grid
+from jaxkkt.specs.optimizers import PaperSchedule
 from jaxkkt.training import Status
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
@@ -33,17 +34,10 @@ CONTENDERS = {
     "paper": paper_protocol(),
 }
 CONTROLS = {
-    "flow, finest": replace(
-        flow_protocol(),
-        optimizer=log_loss_time(0.0005, largest=0.02, proportion=2e-4),
-        name="flow(delta=0.0005, largest=0.02, proportion=2e-4)",
-    ),
+    "flow, finest": Protocol(log_loss_time(0.0005, largest=0.02, proportion=2e-4)),
     "paper, rotated": paper_protocol(representation="span"),
-    "paper, half the rate": replace(
-        paper_protocol(),
-        optimizer=paper_schedule(0.5e-5, every=200),
-        max_steps=400_000,
-        name="paper at half the rate",
+    "paper, half the rate": paper_protocol(max_steps=400_000).replace(
+        optimizer=PaperSchedule(learning_rate=0.5e-5, every=200)
     ),
 }
 
@@ -116,25 +110,25 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    runs = engine.grid(
-        d=options.d,
-        alpha=options.alpha,
-        width=options.width,
-        seed=range(options.seeds),
-        loss=("exponential", "logistic"),
-    )
+    axes = {
+        "d": options.d,
+        "alpha": options.alpha,
+        "width": options.width,
+        "seed": range(options.seeds),
+        "loss": ("exponential", "logistic"),
+    }
     results = {}
     contenders = CONTENDERS if options.no_control else CONTENDERS | CONTROLS
     for name, protocol in contenders.items():
         folder = options.out / name.replace(", ", "-").replace(" ", "-")
-        results[name] = engine.sweep(runs, protocol, store=folder)
+        results[name] = engine.sweep(grid(**axes, protocol=protocol), store=folder)
     compared = {
         f"{name} against paper": compare(results, name, "paper")
         for name in contenders
         if name != "paper"
     }
     print("\n\n".join(f"{title}:\n\n{table(rows)}" for title, rows in compared.items()))
-    write(options.name, {"grid": [run.name for run in runs], "comparison": compared})
+    write(options.name, {"grid": {k: list(v) for k, v in axes.items()}, "comparison": compared})
     return 0
 
 

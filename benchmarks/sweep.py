@@ -22,9 +22,9 @@ import jax
 import numpy as np
 import xarray as xr
 
+import jaxkkt as jk
 from benchmarks import peers, timing
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.draws import draw
 from jaxkkt.networks import Params
 from sweeps.vardi_figures import preset
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loop, rows = 0.0, []
     for (d, m, k), count in sorted(Counter((r.d, r.samples, r.width) for r in runs).items()):
         run = next(r for r in runs if (r.d, r.samples, r.width) == (d, m, k))
-        per_step = loop_seconds_per_step(*draw(run))
+        per_step = loop_seconds_per_step(*jk.draw(run))
         loop += count * PAPER_STEPS * per_step
         rows.append({"d": d, "m": m, "k": k, "runs": count, "loop ms a step": per_step * 1e3})
     print(timing.markdown(rows))

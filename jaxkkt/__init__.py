@@ -24,7 +24,7 @@ from jaxkkt import (
 )
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import landed, load_network, plan_sweep, summarize, sweep
+from jaxkkt.engine import draw, held_out, landed, load_network, plan_sweep, summarize, sweep
 from jaxkkt.measurements import Certificates, Flips, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
@@ -59,10 +59,12 @@ __all__ = [
     "adversarial",
     "data",
     "datasets",
+    "draw",
     "engine",
     "flow_protocol",
     "from_json",
     "grid",
+    "held_out",
     "images",
     "initializations",
     "kkt",

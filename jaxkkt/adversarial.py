@@ -2,37 +2,96 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, networks
+from jaxkkt import datasets, networks, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import Params, value_and_pullback
-from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
+from jaxkkt.protocols import Training
+from jaxkkt.representations import Representation
 from jaxkkt.requirements import require_positive, require_precision
+from jaxkkt.specs.base import Count, Number, described
+from jaxkkt.training import Pause, Status
+
+# The share of its least value by which the robust loss has to fall to count as progress.
+FALL = 0.01
 
 
-class AdversarialStatus(Outcome):
-    """How adversarial training ended. `describe` gives each a sentence."""
+class AdversarialProtocol(Training):
+    """Descent on points moved by `pgd` within `radius`, projected onto a ball after each epoch.
 
-    RUNNING = 0, "still training"
-    SETTLED = 1, "robust training accuracy has stopped rising"
-    EPOCH_CAP = 2, "robust training accuracy was still rising at the last epoch"
-    NON_FINITE = 3, "the loss or a weight became NaN or infinite: lower the learning rate"
+    An epoch attacks all points, takes floor(n / batch_size) steps of learning_rate times the
+    gradient of the logistic loss summed over a batch of the moved points, and projects every w_j
+    onto the ball of radius V = `weight_radius` around its start. The lazy ball has
+    V = C0 / sqrt(k). `radius` is a distance of inputs, V one of weights.
+
+    Training stops when robust training accuracy has not risen for `patience` epochs, or after
+    `epochs`. Below an accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first
+    no point is robust and accuracy stands still. The accuracy is that of projected networks; with
+    `judged_before_projecting`, as in the code that was published with the paper, that of the
+    network before its projection, for one more attack an epoch. The paper states neither batch_size
+    nor patience. v is fixed, and b unless `biases`.
+
+    Raises ValueError for numbers that are out of range. Wang et al. (2022), Algorithm 1.
+    """
+
+    radius: Number = described("|delta| of the attacks", "units of the input", default=0.1)
+    weight_radius: Number = described("V: largest distance of a neuron from its start", default=1.0)
+    learning_rate: Number = described("learning rate", default=0.01)
+    batch_size: int = described("samples of a step", "samples", default=64)
+    epochs: Count = described("most epochs", "epochs", default=100)
+    patience: Count = described(
+        "epochs without a rise after which training stops", "epochs", default=10
+    )
+    attack_steps: Count = described("steps of an attack", "steps", default=STEPS)
+    biases: bool = described("whether b is trained", default=False)
+    normalized_attack: bool = described("whether attacks go along the unit gradient", default=False)
+    judged_before_projecting: bool = described(
+        "whether accuracy is that before projection", default=False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(
+            radius=self.radius, weight_radius=self.weight_radius, learning_rate=self.learning_rate
+        )
+        for name in ("epochs", "patience", "attack_steps", "batch_size"):
+            count = getattr(self, name)
+            if not isinstance(count, jax.core.Tracer) and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+
+    @property
+    def guessed_steps(self) -> int:
+        return 50
+
+    @property
+    def gradients_per_step(self) -> int:
+        return int(self.attack_steps) + 1
+
+    @property
+    def takes_padding(self) -> bool:
+        return False
+
+    def full_batch(self, samples: int) -> bool:
+        return True  # attacks see all samples at once
+
+    def representation_for(self, samples: int, dim: int) -> Representation:
+        return "plain"
 
 
 class AdversariallyTrained(NamedTuple):
     """params: the network after the last epoch, in the ball. epochs: how many were trained.
 
     accuracy, best: robust training accuracy of the last network attacked, and the largest.
-    status: `AdversarialStatus`.
+    status: `Status`, SETTLED when accuracy has stopped rising, STEP_CAP at the last epoch.
     """
 
     params: Params
@@ -42,151 +101,155 @@ class AdversariallyTrained(NamedTuple):
     status: Int[Array, "*lanes"]
 
 
-# The share of its least value by which the robust loss has to fall to count as progress.
-FALL = 0.01
+class State(NamedTuple):
+    """A run between two epochs. `steps` are epochs, `log_loss` is that of the points attacked."""
 
-
-class _State(NamedTuple):
     params: Params
-    epoch: Array
-    accuracy: Array
-    best: Array
-    least_loss: Array
-    since: Array
-    status: Array
+    start: Float[Array, "k d"]
+    steps: Int[Array, ""]
+    log_loss: Float[Array, ""]
+    accuracy: Float[Array, ""]
+    best: Float[Array, ""]
+    least_loss: Float[Array, ""]
+    since: Int[Array, ""]
+    status: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+def init(params: Params, key: PRNGKeyArray) -> State:
+    """The state before the first epoch."""
+    count, number = jnp.zeros((), jnp.int32), jnp.zeros((), params.w.dtype)
+    return State(
+        params=params,
+        start=jnp.array(params.w, copy=True),
+        steps=count,
+        log_loss=number + jnp.inf,
+        accuracy=number,
+        best=number - 1,
+        least_loss=number + jnp.inf,
+        since=count,
+        status=count + int(Status.RUNNING),
+        key=key,
+    )
+
+
+def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
+    """One epoch, or none where the run has ended."""
+    x, y = data
+    n, size = x.shape[0], protocol.batch_size
+
+    def attacked(params: Params) -> tuple[Array, Array, Array]:
+        attack = protocol.attack_steps
+        found = pgd(params, x, y, protocol.radius, attack, protocol.normalized_attack)
+        loss = jnp.mean(jax.nn.softplus(-found.margins))
+        return found.last, jnp.mean(found.margins > 0, dtype=x.dtype), loss
+
+    moved, accuracy, loss = attacked(state.params)
+    order = jax.random.permutation(jax.random.fold_in(state.key, state.steps), n)
+    batches = order[: n // size * size].reshape(-1, size)
+
+    def descend(params: Params, rows: Array) -> tuple[Params, None]:
+        return _descend(params, moved[rows], y[rows], protocol), None
+
+    params = jax.lax.scan(descend, state.params, batches)[0]
+    if protocol.judged_before_projecting:
+        _, accuracy, loss = attacked(params)
+    finite = jnp.isfinite(networks.squared_norm(params)) & jnp.isfinite(loss)
+    params = project(params, params._replace(w=state.start), protocol.weight_radius)
+
+    falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))
+    since = jnp.where((accuracy > state.best) | falling, 0, state.since + 1)
+    status = jnp.where(state.steps + 1 >= protocol.epochs, Status.STEP_CAP, Status.RUNNING)
+    status = jnp.where(since >= protocol.patience, Status.SETTLED, status)
+    status = jnp.where(finite, status, Status.DIVERGED).astype(jnp.int32)
+    after = State(
+        params=params,
+        start=state.start,
+        steps=state.steps + 1,
+        log_loss=jnp.log(loss),
+        accuracy=accuracy,
+        best=jnp.maximum(accuracy, state.best),
+        least_loss=jnp.minimum(loss, state.least_loss),
+        since=since.astype(jnp.int32),
+        status=status,
+        key=state.key,
+    )
+    running = state.status == Status.RUNNING
+    return jax.tree.map(partial(jnp.where, running), after, state)
 
 
 def adversarial_training(
     params: Params,
     x: Float[Array | np.ndarray, "n d"] | Sequence,
     y: Float[Array | np.ndarray, " n"] | Sequence,
-    radius: float | Float[Array, ""],
-    weight_radius: float | Float[Array, ""],
+    protocol: AdversarialProtocol,
     key: PRNGKeyArray,
-    *,
-    biases: bool = False,
-    learning_rate: float = 0.01,
-    batch_size: int = 64,
-    epochs: int = 100,
-    patience: int = 10,
-    attack_steps: int = STEPS,
-    normalized: bool = False,
-    judged_before_projecting: bool = False,
 ) -> AdversariallyTrained:
-    """Descent on points moved by `pgd` within `radius`, projected onto a ball after each epoch.
+    """Trains one network by `AdversarialProtocol`, until its stopping rule.
 
-    An epoch attacks all points, takes floor(n / batch_size) steps of learning_rate times the
-    gradient of the logistic loss summed over a batch of the moved points, and projects every w_j
-    onto the ball of radius V = `weight_radius` around its start, that of `params`. The lazy ball
-    has V = C0 / sqrt(k). `radius` is a distance of inputs, V one of weights.
-
-    Training stops when robust training accuracy has not risen for `patience` epochs, or after
-    `epochs`. Below an accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first
-    no point is robust and accuracy stands still. The accuracy is that of projected networks; with
-    `judged_before_projecting`, as in the code that was published with the paper, that of the
-    network before its projection, for one more attack an epoch. The paper states neither batch_size
-    nor patience. v is fixed, and b unless `biases`.
-
-    Under `jax.vmap` over networks, both radii or keys a batch trains until its last lane stops.
-    Raises ValueError for data or parameters that do not fit, and numbers that are out of range.
-    Wang et al. (2022), Algorithm 1.
+    Under `jax.vmap` over networks, numbers of the protocol or keys a batch trains until its last
+    lane stops. Raises ValueError for data or parameters that do not fit.
     """
     data = datasets.validate(x, y)
     networks.check_parameters(params, data.x.shape[1])
     require_precision(**params._asdict(), x=data.x)
-    require_positive(radius=radius, weight_radius=weight_radius, learning_rate=learning_rate)
-    for name, count in (("epochs", epochs), ("patience", patience), ("attack_steps", attack_steps)):
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
-    n = data.y.shape[0]
-    if not 1 <= batch_size <= n:
-        raise ValueError(f"batch_size must be from 1 to the {n} samples, got {batch_size}")
-    return _train(
-        params,
-        data,
-        jnp.asarray(radius, params.w.dtype),
-        jnp.asarray(weight_radius, params.w.dtype),
-        key,
-        jnp.asarray(learning_rate, params.w.dtype),
-        jnp.asarray([epochs, patience, attack_steps], jnp.int32),
-        batch_size,
-        biases,
-        normalized,
-        judged_before_projecting,
-    )
+    _require_batch(protocol, data)
+    return _train(params, data, protocol, key)
 
 
-@partial(
-    jax.jit,
-    static_argnames=("batch_size", "biases", "normalized", "judged_before_projecting"),
-)
+@jax.jit
 def _train(
-    start: Params,
-    data: Dataset,
-    radius: Array,
-    weight_radius: Array,
-    key: PRNGKeyArray,
-    learning_rate: Array,
-    counts: Array,
-    batch_size: int,
-    biases: bool,
-    normalized: bool,
-    judged_before_projecting: bool,
+    start: Params, data: Dataset, protocol: AdversarialProtocol, key: PRNGKeyArray
 ) -> AdversariallyTrained:
-    epochs, patience, attack_steps = counts
-    x, y = data
-    n = x.shape[0]
-
-    def attacked(params: Params) -> tuple[Array, Array, Array]:
-        found = pgd(params, x, y, radius, attack_steps, normalized)
-        loss = jnp.mean(jax.nn.softplus(-found.margins))
-        return found.last, jnp.mean(found.margins > 0, dtype=x.dtype), loss
-
-    def epoch(state: _State) -> _State:
-        moved, accuracy, loss = attacked(state.params)
-        order = jax.random.permutation(jax.random.fold_in(key, state.epoch), n)
-        batches = order[: n // batch_size * batch_size].reshape(-1, batch_size)
-
-        def descend(params: Params, rows: Array) -> tuple[Params, None]:
-            return _descend(params, moved[rows], y[rows], learning_rate, biases), None
-
-        params = jax.lax.scan(descend, state.params, batches)[0]
-        if judged_before_projecting:
-            _, accuracy, loss = attacked(params)
-        finite = jnp.isfinite(networks.squared_norm(params)) & jnp.isfinite(loss)
-        params = project(params, start, weight_radius)
-
-        falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))
-        rose = (accuracy > state.best) | falling
-        since = jnp.where(rose, 0, state.since + 1)
-        settled = since >= patience
-        status = jnp.where(settled, AdversarialStatus.SETTLED, AdversarialStatus.RUNNING)
-        status = jnp.where(
-            ~settled & (state.epoch + 1 >= epochs), AdversarialStatus.EPOCH_CAP, status
-        )
-        status = jnp.where(finite, status, AdversarialStatus.NON_FINITE).astype(jnp.int32)
-        return _State(
-            params=params,
-            epoch=state.epoch + 1,
-            accuracy=accuracy,
-            best=jnp.maximum(accuracy, state.best),
-            least_loss=jnp.minimum(loss, state.least_loss),
-            since=since,
-            status=status,
-        )
-
-    zero = jnp.zeros((), jnp.int32)
-    nothing = jnp.zeros((), x.dtype)
     state = jax.lax.while_loop(
-        lambda state: state.status == AdversarialStatus.RUNNING,
-        epoch,
-        _State(start, zero, nothing, nothing - 1, nothing + jnp.inf, zero, zero),
+        lambda state: state.status == Status.RUNNING,
+        lambda state: epoch(state, data, protocol),
+        init(start, key),
     )
-    return AdversariallyTrained(state.params, state.epoch, state.accuracy, state.best, state.status)
+    return AdversariallyTrained(state.params, state.steps, state.accuracy, state.best, state.status)
 
 
-def _descend(params: Params, x: Array, y: Array, learning_rate: Array, biases: bool) -> Params:
+@training.load.register
+def _(
+    protocol: AdversarialProtocol,
+    params: Params,
+    data: Dataset,
+    key: PRNGKeyArray,
+    representation: Representation,
+) -> tuple[Any, Any]:
+    _require_batch(protocol, data)
+    return init(params, key), data
+
+
+@training.advance.register
+def _(protocol: AdversarialProtocol, state: Any, data: Any, pause: Pause | None) -> Any:
+    if pause is not None:
+        raise ValueError("adversarial training does not pause: leave the curve out of its runs")
+    return epoch(state, data, protocol)
+
+
+@training.unload.register
+def _(
+    protocol: AdversarialProtocol,
+    state: Any,
+    encoded: Any,
+    params: Params,
+    data: Dataset,
+    representation: Representation,
+) -> tuple[Params, dict[str, Array]]:
+    names = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
+    return state.params, {**names, "robust_training_accuracy": state.best}
+
+
+def _require_batch(protocol: AdversarialProtocol, data: Dataset) -> None:
+    n = data.y.shape[0]
+    if protocol.batch_size > n:
+        raise ValueError(f"batch_size must be from 1 to the {n} samples, got {protocol.batch_size}")
+
+
+def _descend(params: Params, x: Array, y: Array, protocol: AdversarialProtocol) -> Params:
     """One step on the logistic loss summed over the points."""
     outputs, pullback = value_and_pullback(params, x)
-    step = pullback(learning_rate * y * jax.nn.sigmoid(-y * outputs))
-    return Params(params.w + step.w, params.b + step.b if biases else params.b, params.v)
+    step = pullback(protocol.learning_rate * y * jax.nn.sigmoid(-y * outputs))
+    b = params.b + step.b if protocol.biases else params.b
+    return Params(params.w + step.w, b, params.v)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked
 from jaxkkt.protocols import Protocol
-from jaxkkt.specs.optimizers import Descent, Flow
 from jaxkkt.requirements import require_precision
+from jaxkkt.specs.optimizers import Descent, Flow
 
 # Below what any network in a ball of sensible size reaches: the ball ends the run.
 NO_TARGET = -1e30

@@ -9,7 +9,7 @@ dictionary of them:
 
 `params` are the trained parameters and `data` the samples that the run trained on, both at their
 own size. `test` are points of the same source that it did not train on, `start` its parameters
-before the first step. Where it has numbers of its own, it is a subclass of `Measurement`.
+before the first step, `protocol` is how it trained. Where it has numbers of its own, it is a subclass of `Measurement`.
 """
 
 import inspect
@@ -28,7 +28,7 @@ from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
 
 # What a measurement may ask for, by the names of its parameters.
-NEEDS = ("params", "data", "test", "start", "curve")
+NEEDS = ("params", "data", "test", "start", "protocol", "curve")
 # Samples on the margin at which `Flips` looks, and the shares of them that it asks to be flipped.
 SLACKS = (1.05, 1.1, 1.15, 1.2)
 SHARES = {"half": 0.5, "90": 0.9, "99": 0.99}
@@ -71,14 +71,15 @@ class Measurement(Spec):
         return self.measure
 
     def computations(
-        self, *, samples: int = 4, d: int = 3, width: int = 5, tests: int = 6, **_: int
+        self, *, samples: int = 4, d: int = 3, width: int = 5, protocol: Any = None, **_: Any
     ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         def spec(*shape: int) -> Any:
             return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
 
         params = Params(spec(width, d), spec(width), spec(width))
-        known = {"params": params, "start": params}
-        known["data"], known["test"] = (Dataset(spec(n, d), spec(n)) for n in (samples, tests))
+        data = Dataset(spec(samples, d), spec(samples))
+        known = {"params": params, "start": params, "data": data, "test": data}
+        known |= {"protocol": protocol, "curve": params}
         asked = [known[name] for name in self.needs()]
         yield lambda here, *args: measured(here, *args), (self, *asked)
 
@@ -86,7 +87,7 @@ class Measurement(Spec):
 class Function(Measurement):
     """An own function as a measurement; its name is that of the one number that it returns."""
 
-    function: Callable[..., Any] = described(None, "own function", shown=False)
+    function: Callable[..., Any] = described("own function", default=None, shown=False)
 
     @property
     def label(self) -> str:
@@ -154,7 +155,7 @@ class Flips(Measurement):
     with its own samples and direction.
     """
 
-    slack: Number = described(1.1, "on the margin: q <= slack min q")
+    slack: Number = described("on the margin: q <= slack min q", default=1.1)
     padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -228,9 +229,11 @@ class Certificates(Measurement):
     -1.
     """
 
-    kink_tolerance: float = described(1e-6, "pairs of a sample and a neuron this near are kinks")
-    budget: tuple[int, int] = described((256, 4), "neurons with kinks, and kinks of each")
-    largest: int = described(256, "most samples that are certified", "samples")
+    kink_tolerance: float = described(
+        "pairs of a sample and a neuron this near are kinks", default=1e-6
+    )
+    budget: tuple[int, int] = described("neurons with kinks, and kinks of each", default=(256, 4))
+    largest: int = described("most samples that are certified", "samples", default=256)
     padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -269,8 +272,8 @@ class StepFlips(Measurement):
     the bracket has to reach |eta| = 5. Wang et al. (2022), Section 5.1.
     """
 
-    bracket: Number = described(1.0, "largest |delta| / |x| that is searched")
-    published: bool = described(False, "whether eta is counted as in the published code")
+    bracket: Number = described("largest |delta| / |x| that is searched", default=1.0)
+    published: bool = described("whether eta is counted as in the published code", default=False)
     padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -27,6 +27,17 @@ class Training(Spec):
         """How many steps a run takes, roughly: sweeps plan by it."""
         raise NotImplementedError
 
+    @property
+    def gradients_per_step(self) -> int:
+        """How many gradients over all samples a step takes, roughly."""
+        return 1
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether zero samples, neurons and coordinates change nothing: runs of unlike sizes then
+        share a program."""
+        return True
+
     def full_batch(self, samples: int) -> bool:
         """Whether a step sees all of so many samples."""
         raise NotImplementedError
@@ -44,10 +55,10 @@ class Protocol(Training, kw_only=False):
     `target_log_loss` (the sum over the samples) or after `max_steps`. Mini-batches are drawn from a
     new shuffle every epoch when there are more than `batch_size` samples; their stopping rule reads
     the loss summed over the epoch's batches as they went by. Of the parameters only those named in
-    `trained` move. With a `ball` training also stops before the step that would take |w_j - start_j|
-    beyond ball |v_j| for a neuron j: with the top layer v_j = +-1/sqrt(k) of `networks.lazy` that is
-    the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022, Definition 2.1). It asks for
-    a v that is not trained. `representation` is "auto" (the cheapest exact one) or a name from
+    `trained` move. With a `ball` training also stops before the step that would take
+    |w_j - start_j| beyond ball |v_j| for a neuron j. With the top layer v_j = +-1/sqrt(k) of
+    `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022,
+    Definition 2.1). It asks for a v that is not trained. `representation` is "auto" (the cheapest exact one) or a name from
     `representations`. `expected_steps` is a guess for planning, the optimizer's own where it is
     None.
 
@@ -55,18 +66,20 @@ class Protocol(Training, kw_only=False):
     """
 
     optimizer: Optimizer | optax.GradientTransformation = described(
-        Flow(), "rule that moves the weights"
+        "rule that moves the weights", default=Flow()
     )
-    loss: Literal["exponential", "logistic"] = described("exponential", "loss of a sample")
-    batch_size: int | None = described(None, "most samples that a step sees", "samples")
-    target_log_loss: Number = described(TARGET, "log loss at which training stops")
-    max_steps: Count = described(100_000, "steps after which training stops", "steps")
-    trained: tuple[str, ...] = described(ALL_PARAMETERS, "parameters that move")
+    loss: Literal["exponential", "logistic"] = described("loss of a sample", default="exponential")
+    batch_size: int | None = described("most samples that a step sees", "samples", default=None)
+    target_log_loss: Number = described("log loss at which training stops", default=TARGET)
+    max_steps: Count = described("steps after which training stops", "steps", default=100_000)
+    trained: tuple[str, ...] = described("parameters that move", default=ALL_PARAMETERS)
     ball: Number | None = described(
-        None, "C0: training stops where a neuron would leave the ball of radius C0 |v_j|"
+        "C0: training stops where a neuron would leave the ball of radius C0 |v_j|", default=None
     )
-    representation: Representation | Literal["auto"] = described("auto", "coordinates of training")
-    expected_steps: int | None = described(None, "guess", shown=False, identity=False)
+    representation: Representation | Literal["auto"] = described(
+        "coordinates of training", default="auto"
+    )
+    expected_steps: int | None = described("guess", default=None, shown=False, identity=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):

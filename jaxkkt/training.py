@@ -17,6 +17,7 @@ from jaxkkt.networks import Params
 from jaxkkt.outcomes import Outcome
 from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training, flow_protocol
 from jaxkkt.representations import GramDataset, GramParams, Representation
+from jaxkkt.requirements import require_precision
 
 
 class Status(Outcome):
@@ -201,7 +202,7 @@ def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> Stat
     )
 
 
-def _outside(position: Params, start: Array, ball: float) -> Array:
+def _outside(position: Params, start: Array, ball: float | Array) -> Array:
     """Whether a neuron is further from its start than its ball allows."""
     squared = jnp.sum((position.w - start) ** 2, axis=1)
     return jnp.any(squared > (ball * position.v) ** 2)
@@ -289,8 +290,8 @@ def _(
 
 def train(
     params: Params,
-    x: Float[Array | np.ndarray, "m d"],
-    y: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
+    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
     protocol: Protocol | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Result:
@@ -301,15 +302,14 @@ def train(
     Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
     """
     protocol = flow_protocol() if protocol is None else protocol
-    _check(params, x, y, protocol, key)
-    data = Dataset(jnp.asarray(x), jnp.asarray(y))
+    data = _checked(params, x, y, protocol, key)
     return _train(params, data, protocol, jax.random.key(0) if key is None else key)
 
 
 def train_through(
     params: Params,
-    x: Float[Array | np.ndarray, "m d"],
-    y: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
+    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
     levels: Sequence[float] | Float[Array | np.ndarray, " n"],
     protocol: Protocol | None = None,
     key: PRNGKeyArray | None = None,
@@ -323,7 +323,7 @@ def train_through(
     Raises ValueError as `train` does, and for levels that are not finite and falling.
     """
     protocol = flow_protocol() if protocol is None else protocol
-    _check(params, x, y, protocol, key)
+    data = _checked(params, x, y, protocol, key)
     dtype = params.v.dtype
     with np.errstate(over="ignore"):  # told below
         targets = np.asarray(levels, dtype)
@@ -333,22 +333,22 @@ def train_through(
             f"levels must be log losses, finite in {dtype}, each below the one before, got "
             f"{np.asarray(levels).tolist()}"
         )
-    data = Dataset(jnp.asarray(x), jnp.asarray(y))
     key = jax.random.key(0) if key is None else key
     return _train_through(params, data, jnp.asarray(targets), protocol, key)
 
 
-def _check(
-    params: Params,
-    x: Array | np.ndarray,
-    y: Array | np.ndarray,
-    protocol: Protocol,
-    key: PRNGKeyArray | None,
-) -> None:
-    datasets.validate(x, y)
-    networks.check_parameters(params, x.shape[1])
-    if not protocol.full_batch(x.shape[0]) and key is None:
-        raise ValueError(f"{x.shape[0]} samples train in mini-batches: give a key to shuffle with")
+def _checked(
+    params: Params, x: Any, y: Any, protocol: Protocol, key: PRNGKeyArray | None
+) -> Dataset:
+    data = datasets.validate(x, y)
+    m, d = data.x.shape
+    networks.check_parameters(params, d)
+    require_precision(**params._asdict(), x=data.x)
+    if not isinstance(protocol, Protocol):
+        raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
+    if not protocol.full_batch(m) and key is None:
+        raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
+    return data
 
 
 @jax.jit

@@ -5,32 +5,28 @@ the flow on to its limit, and certifies every network on the way: the stationari
 relu'(0) = 0 and with Clarke slopes at kinks, slackness, normalized margin, and the size c of the
 universal perturbation that flips every sample on the margin. Networks at a loss of 1e-30 and at
 the end of the flow are polished to exact KKT points as well. Leaves in the output folder the figure
-(PNG and PDF), every network in results.nc, and the tables in tables.md. Run the same command again
-to go on after an interruption.
+(PNG and PDF), every run in results.nc, the same over the way that a network was come by and its
+log loss in ways.nc, and the tables in tables.md. Run the same command again to go on after an
+interruption.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
+from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from jaxkkt import kkt, plotting
+from jaxkkt import kkt, studies
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.draws import draw
-from jaxkkt.engine.parts import compute_parts
-from jaxkkt.engine.results import save
-from jaxkkt.engine.specs import unique
 from jaxkkt.networks import Params
 
 TRAINED = (-10.0, -30.0, jk.protocols.TARGET, -300.0, -1e3, -1e4, -1e5)
@@ -41,61 +37,111 @@ FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e50)
 STEP = 0.05
 START, END = jk.protocols.TARGET, FOLLOWED[-1]
 POLISHED = {"polished at 1e-30": START, "polished at the end": END}
-# Of residual and slackness at a polished network.
+# Polished networks are certified at this kink tolerance, and meant to reach this residual and
+# slackness.
 TARGET = 1e-6
-PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"d": 100, "samples": (40,), "width": (50, 200, 1000), "seeds": 2},
-    "full": {"d": 100, "samples": (10, 40, 100), "width": (50, 200, 1000), "seeds": 3},
+# Gradients that lead to the last level: python -m benchmarks.kkt --deep.
+EXPECTED_STEPS = 17_000
+PRESETS = {
+    "quick": studies.Preset("18 networks of 40 samples"),
+    "full": studies.Preset("81 networks of 10, 40 and 100 samples", samples=(10, 40, 100), seeds=3),
 }
-SCALES = (1.0, 0.1, 0.01)
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.kkt_points",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--preset", choices=sorted(PRESETS), default="quick", help="(default: quick, 18 networks)"
-    )
-    parser.add_argument("--d", type=int, help="input dimension (default: 100)")
-    parser.add_argument("--samples", type=int, nargs="+", help="sample counts")
-    parser.add_argument("--width", type=int, nargs="+", help="hidden neurons")
-    parser.add_argument("--seeds", type=int, help="number of seeds, from 0 on")
-    parser.add_argument(
-        "--init-scale", type=float, nargs="+", default=SCALES, help="(default: 1 0.1 0.01)"
-    )
-    parser.add_argument(
-        "--kink-tolerance",
-        type=float,
-        default=1e-3,
-        help="of the certificates of trained networks, whose steps meet kinks to no more than "
-        "this; polished ones are certified at 1e-6 (default: 1e-3)",
-    )
-    parser.add_argument("--out", type=Path, help="output folder (default: results/kkt-PRESET)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    return parser
+@dataclass(frozen=True)
+class Options(studies.Options):
+    d: int = 100
+    """input dimension"""
+    samples: tuple[int, ...] = (40,)
+    """sample counts"""
+    width: tuple[int, ...] = (50, 200, 1000)
+    """hidden neurons"""
+    seeds: int = 2
+    """number of seeds, from 0 on"""
+    init_scale: tuple[float, ...] = (1.0, 0.1, 0.01)
+    """factor on the initial weights"""
+    kink_tolerance: float = 1e-3
+    """of the certificates of trained networks, whose steps meet kinks to no more than this;
+    polished ones are certified at 1e-6"""
 
 
-def measured(
-    params: Params, data: Dataset, kink_tolerance: float, budget: tuple[int, int]
-) -> dict[str, Array]:
-    """Certificate and flip size of one network."""
-    flips = jk.flips().function(params, data)
-    found = jk.certificates(kink_tolerance, budget).function(params, data)
-    kept = ("flip_size_exact", "on_margin_share", "normalized_margin")
-    return {name: flips[name] for name in kept} | found
+class Nearness(jk.Measurement):
+    """Certificate and flip size of one network, with room for most kinks that networks have."""
+
+    kink_tolerance: float = 1e-3
+
+    def measure(self, params: Params, data: Dataset) -> dict[str, Array]:
+        m, k = data.y.size, params.v.size
+        kinks = m if self.kink_tolerance <= TARGET else min(m, max(24, m * 2 // 3))
+        certificates = jk.Certificates(kink_tolerance=self.kink_tolerance, budget=(k, kinks))
+        flips = jk.Flips().measure(params, data)
+        kept = ("flip_size_exact", "on_margin_share", "normalized_margin")
+        return {name: flips[name] for name in kept} | certificates.measure(params, data)
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return {**jk.Flips().attributes(), **jk.Certificates().attributes()}
 
 
-@partial(jax.jit, static_argnames=("kink_tolerance", "budget"))
-def measured_all(
-    params: Params, data: Dataset, kink_tolerance: float, budget: tuple[int, int]
-) -> dict[str, Array]:
-    """The same for a stack of networks, one after the other."""
-    measure = partial(measured, data=data, kink_tolerance=kink_tolerance, budget=budget)
-    return jax.lax.map(measure, params)
+@partial(jax.jit, static_argnames="kink_tolerance")
+def nearness(networks: Params, data: Dataset, kink_tolerance: float) -> dict[str, Array]:
+    """`Nearness` of a stack of networks, one after the other."""
+    here = Nearness(kink_tolerance=kink_tolerance)
+    return jax.lax.map(lambda params: here.measure(params, data), networks)
+
+
+class Limit(jk.Measurement):
+    """The flow from `HANDED_OVER` on, at the levels `FOLLOWED`, and the two polished networks.
+
+    Nothing of a run that does not reach the last level of its curve, `TRAINED`.
+    """
+
+    kink_tolerance: float = 1e-3
+    on_host = True
+
+    def measure(self, data: Dataset, curve: Params | None) -> dict[str, Any]:
+        if curve is None or len(curve.v) < len(TRAINED):
+            return {}
+        data = Dataset(*map(jnp.asarray, data))
+        handed = _at(curve, TRAINED.index(HANDED_OVER))
+        flow = kkt.follow_flow(handed, *data, start=HANDED_OVER, levels=FOLLOWED, step=STEP)
+        end = _at(flow.params, -1)
+        found = nearness(flow.params, data, self.kink_tolerance)
+        values: dict[str, Any] = {f"followed_{name}": value for name, value in found.items()}
+        polishes = []
+        for before in (_at(curve, TRAINED.index(START)), end):
+            made = kkt.polish(before, *data)
+            stacked = jax.tree.map(lambda leaf: leaf[None], made.params)
+            near = nearness(stacked, data, TARGET)
+            polishes.append(
+                {
+                    **{name: value[0] for name, value in near.items()},
+                    "angle_from_start": angle(made.params, before),
+                    "angle_to_end": angle(made.params, end),
+                    "live": made.live,
+                    "live_before": made.live_before,
+                    "polish_status": made.status,
+                }
+            )
+        for name in polishes[0]:
+            values[f"polished_{name}"] = np.array([float(one[name]) for one in polishes])
+        return values
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        about = {**Nearness().attributes(), **_POLISH_ATTRIBUTES}
+        return {f"{way}_{name}": a for way in ("followed", "polished") for name, a in about.items()}
+
+
+_POLISH_ATTRIBUTES = {
+    "angle_from_start": {"long_name": "angle to the network before", "units": "radians"},
+    "angle_to_end": {"long_name": "angle to the end of the flow", "units": "radians"},
+    "live": {"long_name": "neurons that are active on a sample", "units": "neurons"},
+    "live_before": {"long_name": "the same before the polish", "units": "neurons"},
+    "polish_status": {"long_name": "how the polish ended", "units": "1"},
+}
+
+
+def _at(stack: Params, index: int) -> Params:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), stack)
 
 
 def angle(a: Params, b: Params) -> float:
@@ -114,42 +160,48 @@ def angle(a: Params, b: Params) -> float:
     return float(np.arccos(np.clip(cosine, -1, 1)))
 
 
-def follow(run: jk.Run, kink_tolerance: float) -> tuple[jk.Status, xr.Dataset | None]:
-    """One network through all levels, over way and log s = log(-log L), if it reaches them."""
-    start, data = draw(run)
-    data = Dataset(jnp.asarray(data.x), jnp.asarray(data.y))
-    budget = run.width, min(run.samples, max(24, run.samples * 2 // 3))
-    trained = jk.train_through(start, *data, levels=TRAINED)
-    status = jk.Status(int(trained.status[-1]))
-    if status != jk.Status.CONVERGED:
-        return status, None
-    handed = jax.tree.map(lambda leaf: leaf[TRAINED.index(HANDED_OVER)], trained.params)
-    limit = kkt.follow_flow(handed, *data, start=HANDED_OVER, levels=FOLLOWED, step=STEP)
-    stacks = {"trained": trained.params, "followed": limit.params}
-    levels = {"trained": np.asarray(TRAINED), "followed": np.asarray(FOLLOWED)}
-    parts = []
-    for way, stack in stacks.items():
-        values = measured_all(stack, data, kink_tolerance, budget)
-        parts.append(_part(values, way, levels[way]))
-    end = jax.tree.map(lambda leaf: leaf[-1], limit.params)
-    at = {START: jax.tree.map(lambda leaf: leaf[TRAINED.index(START)], trained.params), END: end}
-    for way, level in POLISHED.items():
-        found = kkt.polish(at[level], *data)
-        values = measured_all(
-            jax.tree.map(lambda leaf: leaf[None], found.params),
-            data,
-            1e-6,
-            (run.width, run.samples),
-        )
-        extra = {
-            "angle_from_start": np.array([angle(found.params, at[level])]),
-            "angle_to_end": np.array([angle(found.params, end)]),
-            "live": np.array([found.live], float),
-            "live_before": np.array([found.live_before], float),
-            "polish_status": np.array([found.status], float),
-        }
-        parts.append(_part({**values, **extra}, way, np.array([level])))
-    return status, xr.concat(parts, "way", join="outer")
+def ways(results: xr.Dataset, context: studies.Context) -> xr.Dataset:
+    """The results over way and log s = log(-log L), samples, width, init_scale and seed.
+
+    Runs that do not reach the last level are NaN; `status` is that of every run's training.
+    Raises ValueError where no run reaches it.
+    """
+    results = results.squeeze("d")
+    if "init_scale" not in results.dims:
+        results = results.expand_dims("init_scale")
+    reached = results.status == jk.Status.CONVERGED
+    if not reached.any():
+        ends = sorted({jk.Status(status).name for status in np.unique(results.status)})
+        raise ValueError(f"no network reached a log loss of {TRAINED[-1]:g}: {', '.join(ends)}")
+    found = results.where(reached)
+    parts = [
+        _way(found, "curve_", "trained", TRAINED),
+        _way(found, "followed_", "followed", FOLLOWED),
+        *(
+            _way(found, "polished_", way, [level], [place])
+            for place, (way, level) in enumerate(POLISHED.items())
+        ),
+    ]
+    return xr.concat(parts, "way", join="outer", data_vars="all").assign(status=results.status)
+
+
+def _way(
+    results: xr.Dataset,
+    prefix: str,
+    way: str,
+    levels: Sequence[float],
+    places: Sequence[int] | slice = slice(None),
+) -> xr.Dataset:
+    """The variables of one way over log s, their last dimension, under their own names."""
+    arrays = {}
+    for name, array in results.data_vars.items():
+        if str(name).startswith(prefix):
+            over = array.rename({array.dims[-1]: "log_s"}).isel(log_s=places)
+            arrays[str(name).removeprefix(prefix)] = over.drop_vars("level", errors="ignore")
+    log_s = [_log_s(level) for level in levels]
+    return (
+        xr.Dataset(arrays).drop_vars("log_s", errors="ignore").assign_coords(log_s=log_s, way=way)
+    )
 
 
 def _log_s(level: float) -> float:
@@ -157,52 +209,7 @@ def _log_s(level: float) -> float:
     return round(float(np.log(-level)), 6)
 
 
-def _part(values: dict[str, Any], way: str, levels: np.ndarray) -> xr.Dataset:
-    arrays = {name: ("log_s", np.asarray(value, float)) for name, value in values.items()}
-    coordinates = {"log_s": [_log_s(level) for level in levels], "way": way}
-    return xr.Dataset(arrays, coords=coordinates)
-
-
-def study(runs: Sequence[jk.Run], kink_tolerance: float, store: Path, progress: bool) -> xr.Dataset:
-    """All runs, one a core, over way, log s, samples, width, init_scale and seed.
-
-    Runs that do not reach the levels are NaN; `status` is that of every run's training. Networks
-    land in the folder `store`, and the same call goes on from there.
-    Raises ValueError where no run reaches them.
-    """
-
-    def one(run: jk.Run) -> xr.Dataset:
-        status, found = follow(run, kink_tolerance)
-        return (xr.Dataset() if found is None else found).assign(status=int(status))
-
-    runs = unique(runs)
-    tasks = {run.name: partial(one, run) for run in runs}
-    configuration = {
-        "kink_tolerance": kink_tolerance,
-        "trained": TRAINED,
-        "handed_over": HANDED_OVER,
-        "followed": FOLLOWED,
-        "step": STEP,
-        "polished": POLISHED,
-    }
-    done = compute_parts(tasks, store, configuration, progress=progress)
-    reached = [part for part in done if "way" in part.dims]
-    if not reached:
-        ends = sorted({jk.Status(int(part.status)).name for part in done})
-        raise ValueError(f"no network reached a log loss of {TRAINED[-1]:g}: {', '.join(ends)}")
-    nothing = xr.full_like(reached[0].drop_vars("status"), np.nan)
-    names = ("samples", "width", "init_scale", "seed")
-    return xr.combine_by_coords(  # type: ignore[return-value]
-        [
-            (part if "way" in part.dims else nothing.assign(status=part.status)).expand_dims(
-                {name: [getattr(run, name)] for name in names}
-            )
-            for run, part in zip(runs, done, strict=True)
-        ]
-    )
-
-
-def figure(results: xr.Dataset, out: Path) -> list[Path]:
+def figure(drawn: Figure, results: xr.Dataset) -> None:
     """Residuals, normalized margin, slackness and c against log s, for each width and scale."""
     samples = results.samples.values[len(results.samples) // 2]
     shown = results.sel(samples=samples).mean("seed")
@@ -214,37 +221,35 @@ def figure(results: xr.Dataset, out: Path) -> list[Path]:
         ("flip_size_exact", "flip size $c$"),
     )
     lines = ("-", "--", ":")
-    with plt.style.context(plotting.STYLE):
-        drawn, grid = plt.subplots(2, 3, figsize=(9, 5))
-        *axes, last = grid.flat
-        for ax, (variable, label) in zip(axes, panels, strict=True):
-            for (i, width), (j, scale) in product(
-                enumerate(shown.width.values), enumerate(shown.init_scale.values)
-            ):
-                part = shown[variable].sel(width=width, init_scale=scale)
-                for way in ("trained", "followed"):
-                    line = part.sel(way=way).dropna("log_s")
-                    ax.plot(
-                        line.log_s / np.log(10),
-                        line,
-                        color=f"C{i}",
-                        linestyle=lines[j % len(lines)],
-                        marker="o" if way == "trained" else "x",
-                        markersize=3,
-                        label=f"k = {width}, scale {scale:g}" if way == "trained" else None,
-                    )
-                if variable in ("normalized_margin", "flip_size_exact"):
-                    end = part.sel(way="polished at the end").dropna("log_s")
-                    ax.plot(end.log_s / np.log(10), end, color=f"C{i}", marker="*", markersize=9)
-            if variable != "normalized_margin":
-                ax.set_yscale("log")
-            ax.set_xscale("log")
-            ax.set_xlabel(r"$\log_{10}(-\log L)$")
-            ax.set_title(label)
-        last.axis("off")
-        title = f"m = {samples}\no trained, x followed, * polished at the end"
-        last.legend(*axes[0].get_legend_handles_labels(), title=title, loc="center")
-        return plotting.save(drawn, out / "kkt_points")
+    drawn.set_size_inches(9, 5)
+    *axes, last = drawn.subplots(2, 3).flat
+    for ax, (variable, label) in zip(axes, panels, strict=True):
+        for (i, width), (j, scale) in product(
+            enumerate(shown.width.values), enumerate(shown.init_scale.values)
+        ):
+            part = shown[variable].sel(width=width, init_scale=scale)
+            for way in ("trained", "followed"):
+                line = part.sel(way=way).dropna("log_s")
+                ax.plot(
+                    line.log_s / np.log(10),
+                    line,
+                    color=f"C{i}",
+                    linestyle=lines[j % len(lines)],
+                    marker="o" if way == "trained" else "x",
+                    markersize=3,
+                    label=f"k = {width}, scale {scale:g}" if way == "trained" else None,
+                )
+            if variable in ("normalized_margin", "flip_size_exact"):
+                end = part.sel(way="polished at the end").dropna("log_s")
+                ax.plot(end.log_s / np.log(10), end, color=f"C{i}", marker="*", markersize=9)
+        if variable != "normalized_margin":
+            ax.set_yscale("log")
+        ax.set_xscale("log")
+        ax.set_xlabel(r"$\log_{10}(-\log L)$")
+        ax.set_title(label)
+    last.axis("off")
+    title = f"m = {samples}\no trained, x followed, * polished at the end"
+    last.legend(*axes[0].get_legend_handles_labels(), title=title, loc="center")
 
 
 def tables(results: xr.Dataset) -> str:
@@ -351,36 +356,30 @@ def _change(a: xr.Dataset, b: xr.Dataset, name: str) -> str:
     return f"{np.median(ratio):+.1%} ({ratio.min():+.1%} to {ratio.max():+.1%})"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    grid = dict(PRESETS[options.preset])
-    grid |= {
-        name: value
-        for name in ("d", "samples", "width", "seeds")
-        if (value := getattr(options, name)) is not None
-    }
-    out = options.out or Path("results") / f"kkt-{options.preset}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        runs = jk.grid(
-            d=(grid["d"],),
-            samples=grid["samples"],
-            width=grid["width"],
-            seed=range(grid["seeds"]),
-            init_scale=options.init_scale,
+def parts(options: Options) -> list[studies.Part]:
+    runs = jk.grid(
+        d=options.d,
+        samples=options.samples,
+        width=options.width,
+        init_scale=options.init_scale,
+        seed=range(options.seeds),
+        target_log_loss=TRAINED[-1],
+        max_steps=100_000,
+        expected_steps=EXPECTED_STEPS,
+        measure=Limit(kink_tolerance=options.kink_tolerance),
+        curve=jk.Curve(log_losses=TRAINED, measure=Nearness(kink_tolerance=options.kink_tolerance)),
+    )
+    return [
+        studies.Part(
+            runs,
+            derived=studies.Derived("ways", ways),
+            panels=[studies.Panel("kkt_points", figure)],
+            texts=[studies.Text("tables", tables)],
         )
-        results = study(runs, options.kink_tolerance, out / "parts", not options.quiet)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    results.attrs = {"d": grid["d"], "kink_tolerance": options.kink_tolerance}
-    save(results, out / "results.nc")
-    (out / "tables.md").write_text(tables(results))
-    paths = [*figure(results, out), out / "results.nc", out / "tables.md"]
-    print(tables(results))
-    print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
-    return 0
+    ]
 
+
+STUDY = studies.Study("kkt-points", __doc__, Options, parts, PRESETS, folder="kkt")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(studies.run_module(__spec__))

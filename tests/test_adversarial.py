@@ -7,11 +7,17 @@ import pytest
 from cases import assert_close, assert_same_bits, lane
 
 from jaxkkt import datasets, lazy, networks
-from jaxkkt.adversarial import AdversarialStatus, adversarial_training
+from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
+from jaxkkt.training import Status
 
 KEY = jax.random.key(7)
 FEW = {"batch_size": 8, "attack_steps": 10, "learning_rate": 0.1}
+
+
+def trained(start, x, y, radius, weight_radius, key, **settings):
+    protocol = AdversarialProtocol(radius=radius, weight_radius=weight_radius, **settings)
+    return adversarial_training(start, x, y, protocol, key)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def case():
 
 def test_one_epoch_is_that_of_the_algorithm(case):
     start, x, y = case
-    found = adversarial_training(start, x, y, 0.2, 0.05, KEY, epochs=1, **FEW)
+    found = trained(start, x, y, 0.2, 0.05, KEY, epochs=1, **FEW)
     moved = np.asarray(pgd(start, x, y, 0.2, 10).last, np.float64)
     order = np.asarray(jax.random.permutation(jax.random.fold_in(KEY, 0), 24))
     w, labels, v = (np.asarray(a, np.float64) for a in (start.w, y, start.v))
@@ -38,22 +44,22 @@ def test_one_epoch_is_that_of_the_algorithm(case):
         w = w + 0.1 * ((pull[:, None] * v) * (pre > 0)).T @ moved[rows]
     expected = lazy.project(start._replace(w=jnp.asarray(w, jnp.float32)), start, 0.05)
     np.testing.assert_allclose(found.params.w, expected.w, rtol=1e-4, atol=1e-6)
-    assert found.status == AdversarialStatus.EPOCH_CAP
+    assert found.status == Status.STEP_CAP
     assert found.epochs == 1
     assert found.accuracy == (pgd(start, x, y, 0.2, 10).margins > 0).mean()
 
 
 def test_it_makes_networks_robust_that_were_not_and_stays_in_the_ball(case):
     start, x, y = case
-    found = adversarial_training(start, x, y, 0.3, 1.0, KEY, epochs=200, **FEW)
+    found = trained(start, x, y, 0.3, 1.0, KEY, epochs=200, **FEW)
     radii = jnp.array([0.3])
     assert robust_accuracy(start, x, y, radii)[0] < 0.6
     assert robust_accuracy(found.params, x, y, radii)[0] == 1
-    assert found.status == AdversarialStatus.SETTLED
+    assert found.status == Status.SETTLED
     assert found.best == 1
     assert (lazy.distances(found.params, start) <= 1 + 1e-6).all()
     assert_same_bits(found.params._replace(w=start.w), start)
-    small = adversarial_training(start, x, y, 0.3, 1e-3, KEY, epochs=200, **FEW)
+    small = trained(start, x, y, 0.3, 1e-3, KEY, epochs=200, **FEW)
     assert small.best < 1
     assert (lazy.distances(small.params, start) <= 1e-3 * (1 + 1e-3)).all()
 
@@ -61,11 +67,9 @@ def test_it_makes_networks_robust_that_were_not_and_stays_in_the_ball(case):
 def test_it_stops_when_accuracy_has_not_risen_for_a_while(case):
     start, x, y = case
     for patience in (3, 8):
-        found = adversarial_training(
-            start, x, y, 0.3, 1e-6, KEY, epochs=50, patience=patience, **FEW
-        )
+        found = trained(start, x, y, 0.3, 1e-6, KEY, epochs=50, patience=patience, **FEW)
         # In so small a ball the first accuracy is the best.
-        assert found.status == AdversarialStatus.SETTLED
+        assert found.status == Status.SETTLED
         assert found.epochs == patience + 1
 
 
@@ -79,8 +83,8 @@ def test_judging_before_projecting_sees_other_networks(case):
         "patience": 25,
         **FEW,
     }
-    after = adversarial_training(start, x, y, **settings)
-    before = adversarial_training(start, x, y, judged_before_projecting=True, **settings)
+    after = trained(start, x, y, **settings)
+    before = trained(start, x, y, judged_before_projecting=True, **settings)
     assert_same_bits(before.params, after.params)
     assert before.best > after.best
 
@@ -90,7 +94,7 @@ def test_lanes_equal_a_loop(case):
     radii, weight_radii = jnp.array([0.1, 0.3, 0.5]), jnp.array([1.0, 0.1, 0.3])
 
     def train(*radii):
-        return adversarial_training(start, x, y, *radii, KEY, epochs=30, patience=4, **FEW)
+        return trained(start, x, y, *radii, KEY, epochs=30, patience=4, **FEW)
 
     together = jax.vmap(train)(radii, weight_radii)
     assert len(set(together.epochs.tolist())) > 1
@@ -103,22 +107,22 @@ def test_lanes_equal_a_loop(case):
 def test_biases_move_when_asked_to(case):
     start, x, y = case
     start = start._replace(b=start.b + 0.1)
-    found = adversarial_training(start, x, y, 0.1, 1.0, KEY, epochs=2, biases=True, **FEW)
+    found = trained(start, x, y, 0.1, 1.0, KEY, epochs=2, biases=True, **FEW)
     assert (found.params.b != start.b).any()
 
 
 def test_a_run_that_breaks_is_told(case):
     start, x, y = case
     broken = start._replace(w=start.w.at[0, 0].set(jnp.inf))
-    found = adversarial_training(broken, x, y, 0.1, 1.0, KEY, **FEW)
-    assert found.status == AdversarialStatus.NON_FINITE
+    found = trained(broken, x, y, 0.1, 1.0, KEY, **FEW)
+    assert found.status == Status.DIVERGED
 
 
 @pytest.mark.parametrize("published", [False, True])
 def test_a_learning_rate_that_breaks_it_is_told(case, published):
     settings = FEW | {"learning_rate": 1e25, "judged_before_projecting": published}
-    found = adversarial_training(*case, 0.1, 1.0, KEY, **settings)
-    assert found.status == AdversarialStatus.NON_FINITE
+    found = trained(*case, 0.1, 1.0, KEY, **settings)
+    assert found.status == Status.DIVERGED
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -136,21 +140,17 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
 def test_bad_arguments_are_refused(case, settings, message):
     arguments = {"radius": 0.1, "weight_radius": 1.0, "key": KEY} | settings
     with pytest.raises(ValueError, match=message):
-        adversarial_training(*case, **arguments)
+        trained(*case, **arguments)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_one_class_is_refused(case):
     start, x, _ = case
     with pytest.raises(ValueError, match="both labels must occur"):
-        adversarial_training(start, x, np.ones(24, np.float32), 0.1, 1.0, KEY)
-
-
-def test_every_status_has_a_sentence():
-    assert all(status.describe() for status in AdversarialStatus)
+        trained(start, x, np.ones(24, np.float32), 0.1, 1.0, KEY)
 
 
 def test_data_are_checked():
     x, y = datasets.sphere(jax.random.key(0), 6, 4)
     with pytest.raises(ValueError, match="a network on inputs of dimension 4"):
-        adversarial_training(networks.lazy(KEY, 5, 3), x, y, 0.1, 1.0, KEY, batch_size=2)
+        trained(networks.lazy(KEY, 5, 3), x, y, 0.1, 1.0, KEY, batch_size=2)

@@ -21,6 +21,7 @@ from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.training import Status
 
+
 def mixed_grid() -> list[jk.Run]:
     return [
         *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5]),

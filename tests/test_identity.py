@@ -98,6 +98,7 @@ def test_where_it_cannot_be_told_a_store_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match="calls back into Python"):
         one(data=counted).identity  # noqa: B018
+
     class OnHost(jk.Measurement):
         on_host = True
 

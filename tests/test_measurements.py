@@ -42,7 +42,9 @@ class TestOwn:
             return {name: jnp.array(array.shape) for name, array in asked.items()}
 
         table = sweep(jk.grid(**AXES, measure=shapes)).squeeze()
-        found = [table[f"of_{name}"].values.tolist() for name in ("test", "start", "params", "data")]
+        found = [
+            table[f"of_{name}"].values.tolist() for name in ("test", "start", "params", "data")
+        ]
         assert found == [[256, 10], [50, 10], [50, 10], [8, 10]]
 
     def test_a_bare_number_has_the_function_s_name_and_arrays_dimensions_of_their_own(self):
@@ -71,6 +73,13 @@ class TestOwn:
         assert table.above[0] == 1
         assert 0 < table.above[1] < 1
         assert table.above[2] == 0
+
+    def test_sees_the_numbers_of_its_run_s_protocol(self):
+        def rate(protocol):
+            return 2 * protocol.optimizer.delta
+
+        table = sweep(jk.grid(**AXES, measure=rate, delta=[0.01, 0.02], max_steps=3)).squeeze()
+        np.testing.assert_allclose(table["rate"], [0.02, 0.04], rtol=1e-6)
 
     def test_on_the_host_sees_the_networks_of_the_curve(self):
         class Moved(jk.Measurement):

@@ -7,7 +7,7 @@ import pytest
 from cases import assert_close
 
 from jaxkkt import datasets, lazy, networks, perturbations
-from jaxkkt.adversarial import adversarial_training
+from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
 
 KEY = jax.random.key(0)
@@ -19,7 +19,7 @@ NETWORK = Params(*(np.asarray(p) for p in networks.lazy(jax.random.key(1), 5, 3,
 
 
 def adversarial(params, x, y):
-    return adversarial_training(params, x, y, 0.1, 1.0, KEY, batch_size=3, epochs=1)
+    return adversarial_training(params, x, y, AdversarialProtocol(batch_size=3, epochs=1), KEY)
 
 
 def transfer(params, x, y):

@@ -78,6 +78,17 @@ class TestClaims:
         assert verdicts(table)[text]
         assert not verdicts(synthetic(2.0, **axes))[text]
 
+    def test_pairs_with_a_failed_run_are_not_compared(self):
+        axes = {"d": [100], "alpha": [1.0], "width": [1000], "loss": ["exponential", "logistic"]}
+        table = synthetic(1.0, **axes)
+        failed = {"loss": "logistic", "seed": 1}
+        table.status.loc[failed] = jk.Status.DIVERGED
+        table.flip_size_exact.loc[failed] = 1e9
+        (claim,) = [c for c in vardi_claims.claims(table) if "the logistic loss" in c.text]
+        assert "+0.0% on average" in claim.measured
+        assert "1 pairs of runs" in claim.measured
+        assert claim.holds
+
     @pytest.mark.parametrize("data", ["gaussian", "unit sphere"])
     def test_data_alone_are_held_against_their_own_norm(self, data):
         """|x| is about 1 there: c = 2 is no small perturbation, though it is below sqrt(100)."""

@@ -1,6 +1,17 @@
 """Runs -> buckets -> lanes in streams -> rows: mixed shapes, more runs than lanes, resume."""
 
+from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
 from jaxkkt.engine.results import Summary, summarize
 
-__all__ = ["Plan", "Summary", "landed", "load_network", "plan_sweep", "summarize", "sweep"]
+__all__ = [
+    "Plan",
+    "Summary",
+    "draw",
+    "held_out",
+    "landed",
+    "load_network",
+    "plan_sweep",
+    "summarize",
+    "sweep",
+]

@@ -64,12 +64,16 @@ class Bucket:
     @property
     def padded_work(self) -> float:
         """Work of one step of every run, at the padded shape."""
-        return len(self.runs) * _work(self.representation, self.batch, self.width, self.d)
+        return (
+            self._gradients
+            * len(self.runs)
+            * _work(self.representation, self.batch, self.width, self.d)
+        )
 
     @property
     def useful_work(self) -> float:
         """Work of one step of every run, at its own shape."""
-        return sum(
+        return self._gradients * sum(
             _work(self.representation, min(r.samples, self.batch), r.width, r.d) for r in self.runs
         )
 
@@ -77,7 +81,11 @@ class Bucket:
     def step_flops(self) -> int:
         """Operations of the matrix products of one padded step of every run."""
         one = step_flops(self.representation, self.batch, self.width, self.d)
-        return len(self.runs) * one
+        return self._gradients * len(self.runs) * one
+
+    @property
+    def _gradients(self) -> int:
+        return self.runs[0].protocol.gradients_per_step
 
     @property
     def bytes(self) -> int:
@@ -120,11 +128,14 @@ def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> l
             _Shape((s,), *s, len(same), len(same) * _work(kind.representation, *_mkd(s)))
             for s, same in by_shape.items()
         ]
-        steps = next(iter(by_shape.values()))[0].protocol.guessed_steps
-        merged, allowed = _merge(shapes, kind.representation, steps, allowed)
-        for shape in merged:
-            mine = [run for part in shape.parts for run in by_shape[part]]
-            found.append(_bucket(mine, shape, kind, platform, device_count))
+        protocol = next(iter(by_shape.values()))[0].protocol
+        merged = shapes
+        if protocol.takes_padding:
+            steps = protocol.guessed_steps
+            merged, allowed = _merge(shapes, kind.representation, steps, allowed)
+        for union in merged:
+            mine = [run for part in union.parts for run in by_shape[part]]
+            found.append(_bucket(mine, union, kind, platform, device_count))
     return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
+from jaxkkt.protocols import Training
 from jaxkkt.specs.run import Run
 
 
@@ -48,6 +49,7 @@ class Seen(NamedTuple):
     data: Dataset
     test: Dataset | None
     start: Params | None
+    protocol: Training | None
 
     def padded(self, samples: int, dim: int, width: int, tests: int) -> "Seen":
         return Seen(
@@ -55,6 +57,7 @@ class Seen(NamedTuple):
             pad_data(self.data, samples, dim),
             None if self.test is None else pad_data(self.test, tests, dim),
             None if self.start is None else pad_params(self.start, width, dim),
+            self.protocol,
         )
 
 
@@ -65,6 +68,7 @@ def seen(run: Run, params: Params, start: Params, data: Dataset, needs: Collecti
         data,
         held_out(run) if "test" in needs else None,
         start if "start" in needs else None,
+        run.protocol if "protocol" in needs else None,
     )
 
 

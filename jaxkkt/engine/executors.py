@@ -111,7 +111,8 @@ def train_part(common: bytes, references: list[_Reference]) -> tuple[list[Row], 
         rows = list(run_streams([part], (), tallies, used, lambda: None, keep))
         # The sweep knows its runs by their place: specs of own functions change on the way.
         places = {run: i for i, run in enumerate(runs)}
-        return [row._replace(run=places[row.run]) for row in rows], together(tallies)
+        found: Any = [row._replace(run=places[row.run]) for row in rows]  # type: ignore[arg-type]
+        return found, together(tallies)
 
 
 @lru_cache(maxsize=1)

@@ -108,10 +108,10 @@ def run_bucket(
     while not (stop and stop.is_set()):
         for i in range(bucket.lanes):
             if lanes[i] is None and (run := _next(queue)):
-                lanes[i] = one = _occupant(run, bucket)
+                lanes[i] = taken_in = _occupant(run, bucket)
                 numbers = numbers_of(run)
                 batch = programs.place(
-                    batch, np.int32(i), *one.padded, run.shuffle_key(), *numbers
+                    batch, np.int32(i), *taken_in.padded, run.shuffle_key(), *numbers
                 )
         occupied = [i for i, lane in enumerate(lanes) if lane is not None]
         if not occupied:
@@ -184,7 +184,7 @@ def _note(one: _Occupant, params: Params, ending: dict[str, Any]) -> None:
     one.networks.append(params)
 
 
-def _outputs(params: Params, x: np.ndarray) -> np.ndarray:
+def _outputs(params: Params, x: Any) -> Any:
     return np.maximum(x @ params.w.T + params.b, 0) @ params.v
 
 

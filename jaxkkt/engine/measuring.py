@@ -36,6 +36,8 @@ def measure(
     """
     needs = {name for one in measurements for name in one.needs()}
     everything = seen(run, params, start, data, needs)
+    if everything.protocol is not None:
+        everything = everything._replace(protocol=jax.tree.map(_array, everything.protocol))
     round_sizes = _round_sizes(run, everything)
     found: Values = {}
     together = tuple(one for one in measurements if one.padded)
@@ -120,11 +122,14 @@ def _padded_shapes(run: Run, measurements: Sequence[Measurement]) -> Seen:
         data,
         _points(tests, d) if "test" in needs else None,
         params if "start" in needs else None,
+        _numbers(run.protocol) if "protocol" in needs else None,
     )
 
 
 def _array(leaf: Any) -> np.ndarray:
-    return np.asarray(leaf, np.int32 if isinstance(leaf, int) else _dtype())
+    return np.asarray(
+        leaf, np.int32 if np.issubdtype(np.asarray(leaf).dtype, np.integer) else _dtype()
+    )
 
 
 def _dtype() -> Any:
@@ -132,7 +137,12 @@ def _dtype() -> Any:
 
 
 def _shapes(everything: Seen) -> Seen:
-    return jax.tree.map(lambda a: _shape(*np.shape(a)), everything)
+    sized = jax.tree.map(lambda a: _shape(*np.shape(a)), everything)
+    return sized._replace(protocol=_numbers(everything.protocol))
+
+
+def _numbers(protocol: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), _array(leaf).dtype), protocol)
 
 
 def _network(width: int, dim: int) -> Any:
@@ -150,6 +160,7 @@ def _shape(*sizes: int) -> Any:
 def _example(run: Run, one: Measurement) -> list[Any]:
     params = _network(run.width, run.d)
     asked = {"params": params, "start": params, "data": _points(run.samples, run.d)}
+    asked["protocol"] = run.protocol
     if "test" in one.needs():
         asked["test"] = _points(held_out(run).y.size, run.d)
     return [asked[name] for name in one.needs()]

@@ -77,7 +77,7 @@ def numbers_of(run: Run, moment: int = 0) -> tuple[Training, Pause | None]:
     """
 
     def array(leaf: Any) -> np.ndarray:
-        whole = isinstance(leaf, int)
+        whole = np.issubdtype(np.asarray(leaf).dtype, np.integer)
         return np.asarray(leaf, np.int32 if whole else jax.dtypes.canonicalize_dtype(float))
 
     if run.curve is None:
@@ -86,7 +86,8 @@ def numbers_of(run: Run, moment: int = 0) -> tuple[Training, Pause | None]:
     by_loss = run.curve.dimension == "level"
     level = -np.inf if after is None or not by_loss else after
     step = np.iinfo(np.int32).max if after is None or by_loss else int(after)
-    return jax.tree.map(array, (run.protocol, Pause(float(level), int(step))))
+    pause: Any = Pause(np.asarray(level, float), np.asarray(step))  # type: ignore[arg-type]
+    return jax.tree.map(array, (run.protocol, pause))
 
 
 def _shape(*shape: int, dtype: Any = None) -> Any:

@@ -56,14 +56,12 @@ def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
     dims += [name for name in more if name not in follows]
     axes = {name: sorted({_key(v): v for v in values[name]}.values(), key=_key) for name in dims}
     places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
-    where = [
-        tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(rows))
-    ]
+    where = [tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(rows))]
     shape = tuple(map(len, axes.values()))
     data = _variables(rows, where, shape, dims)
-    described = dict(_TRAINING_ATTRIBUTES)
+    described: dict[str, Mapping[str, str]] = dict(_TRAINING_ATTRIBUTES)
     for one in {m for row in rows for m in _measured(row)}:
-        described |= one.attributes()
+        described.update(one.attributes())
     for name, (over, array, _) in data.items():
         data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
     coords: dict[str, Any] = {
@@ -97,7 +95,9 @@ def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[
             continue
         for name in varying:
             if name not in KINDS and name not in found:
-                pairs = {(_key(k), _key(v)) for k, v in zip(values[kind], values[name], strict=True)}
+                pairs = {
+                    (_key(k), _key(v)) for k, v in zip(values[kind], values[name], strict=True)
+                }
                 if len(pairs) == len(set(map(_key, values[kind]))):
                     found[name] = kind
     return found
@@ -126,7 +126,7 @@ def _variables(
                 f"{name} is a number for some runs and an array for others: it must be one for all"
             )
         own = tuple(max(a.shape[i] for a in arrays.values()) for i in range(rank.pop()))
-        whole = np.full((*shape, *own), np.nan)
+        whole: Any = np.full((*shape, *own), np.nan)
         for place, array in arrays.items():
             whole[(*place, *map(slice, array.shape))] = array
         more = tuple(f"{name}_{i}" for i in range(len(own)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
 from functools import cache
+from inspect import get_annotations
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
@@ -28,7 +29,12 @@ PACKAGE = __name__.split(".")[0]
 
 
 def described(
-    default: Any, long_name: str, units: str = "1", shown: bool = True, identity: bool = True
+    long_name: str,
+    units: str = "1",
+    *,
+    default: Any,
+    shown: bool = True,
+    identity: bool = True,
 ) -> Any:
     """A field with what results say about it: its `long_name` and `units`.
 
@@ -81,7 +87,7 @@ class Spec:
     def replace(self: S, **changes: Any) -> S:
         """The same spec with other values of some fields."""
         self.require_fields(changes)
-        return replaced(self, **changes)
+        return replaced(self, **changes)  # type: ignore[type-var]
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ class Spec:
             if "long_name" in f.metadata
         }
 
-    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         """The spec as JSON can hold it: its kind, and its fields; `from_json` reads it back.
 
         With `digests`, what functions and classes from outside the package compute is part of it,
@@ -136,11 +142,11 @@ class Spec:
         """The class or function whose code says what the spec computes."""
         return type(self)
 
-    def computations(self, **sizes: int) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The functions that a subclass brings, with example arguments: its identity."""
         raise ValueError(f"what {type(self).__name__} computes cannot be told: it has no identity")
 
-    def digest(self, **sizes: int) -> str:
+    def digest(self, **sizes: Any) -> str:
         """A hash of what this spec computes at any of its numbers, at these sizes."""
         return _digest(jax.tree.map(lambda leaf: type(leaf)(0), self), **sizes)
 
@@ -150,7 +156,7 @@ class Spec:
 
 
 @cache
-def _digest(spec: Spec, **sizes: int) -> str:
+def _digest(spec: Spec, **sizes: Any) -> str:
     return " ".join(digest_of_function(f, *args) for f, args in spec.computations(**sizes))
 
 
@@ -221,7 +227,7 @@ def unknown_field(name: str, known: Any, where: str = "") -> str:
     return f"no field{place} is called {name!r}{hint or '.'} There are {', '.join(sorted(known))}"
 
 
-def jsonable(value: Any, digests: bool = False, sizes: dict[str, int] | None = None) -> Any:
+def jsonable(value: Any, digests: bool = False, sizes: dict[str, Any] | None = None) -> Any:
     """What JSON can hold of a field's value."""
     if isinstance(value, Spec):
         return value.to_json(digests, **(sizes or {}))
@@ -239,12 +245,15 @@ def jsonable(value: Any, digests: bool = False, sizes: dict[str, int] | None = N
 
 
 def _numeric_fields(cls: type) -> dict[str, type]:
-    own = cls.__dict__.get("__annotations__", {})
+    own = get_annotations(cls)
     hints = own
     if any(isinstance(hint, str) for hint in own.values()):  # from __future__ import annotations
         hints = get_type_hints(cls, include_extras=True)
     return {
-        name: kind for name in own for marked, kind in _TRACED.items() if _mentions(hints[name], marked)
+        name: kind
+        for name in own
+        for marked, kind in _TRACED.items()
+        if _mentions(hints[name], marked)
     }
 
 
@@ -285,7 +294,7 @@ def _flatten_with_keys(spec: Spec) -> tuple[Any, Any]:
 
 def _unflatten(cls: type, aux: Any, children: Any) -> Any:
     names, static = aux
-    spec = object.__new__(cls)
+    spec: Any = object.__new__(cls)
     for name, value in (*zip(names, children, strict=True), *static):
         object.__setattr__(spec, name, value)
     return spec

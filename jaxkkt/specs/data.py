@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -62,9 +61,9 @@ class Sized(Data):
     Raises ValueError unless exactly one of the two is given, or where a size is out of range.
     """
 
-    d: int = described(None, "input dimension")  # type: ignore[assignment]
-    samples: int = described(None, "samples m", "samples")  # type: ignore[assignment]
-    alpha: float | None = described(None, "sample exponent, m = round(d^alpha)")
+    d: int = described("input dimension", default=None)
+    samples: int = described("samples m", "samples", default=None)
+    alpha: float | None = described("sample exponent, m = round(d^alpha)", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +83,7 @@ class Sized(Data):
         for name in ("d", "samples"):
             object.__setattr__(self, name, int(getattr(self, name)))
 
-    def replace(self: S, **changes: Any) -> S:
+    def replace(self, **changes: Any) -> Any:
         if changes.get("samples") is not None:
             changes = {"alpha": None, **changes}
         elif changes.get("alpha") is not None or ("d" in changes and self.alpha is not None):
@@ -130,9 +129,7 @@ class Distribution(Sized):
         """This spec with none of the sizes, which programs are told apart from it."""
         return without(self, "d", "samples", "alpha")
 
-    def computations(
-        self, **sizes: int
-    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         key = jax.random.key(0)
         yield lambda spec, key: spec.draw(key, self.samples, self.d), (self.sizeless(), key)
         yield lambda spec, key: spec.draw_test(key, key, self.d), (self.sizeless(), key)
@@ -154,8 +151,8 @@ class _Padded(Distribution):
 
     def _at(self, key: PRNGKeyArray, samples: int) -> Dataset:
         shape = (round_up(samples), round_up(self.d))
-        x, y = _compiled(type(self).function, shape)(key, samples, self.d)
-        return Dataset(np.asarray(x[:samples, : self.d]), np.asarray(y[:samples]))
+        x, y = jax.device_get(_compiled(type(self).function, shape)(key, samples, self.d))
+        return Dataset(x[:samples, : self.d], y[:samples])
 
 
 class Sphere(_Padded):
@@ -182,7 +179,7 @@ class Gaussian(_Padded):
 class Function(Distribution):
     """An own distribution: a function (key, samples, dim) -> x, y that JAX can trace."""
 
-    function: Callable[..., tuple[Any, Any]] = described(None, "own function", shown=False)
+    function: Callable[..., tuple[Any, Any]] = described("own function", default=None, shown=False)
 
     @property
     def label(self) -> str:
@@ -204,8 +201,10 @@ class _Images(Sized):
     """Handwritten digits, 0 against 1, at d = s x s pixels: the first `samples` of an order that
     the seed draws, with both classes. Options as in `images.digits`."""
 
-    upsample: bool = described(False, "whether more pixels than the images have were interpolated")
-    normalized: bool = described(False, "whether every image was scaled to |x| = 1")
+    upsample: bool = described(
+        "whether more pixels than the images have were interpolated", default=False
+    )
+    normalized: bool = described("whether every image was scaled to |x| = 1", default=False)
 
     def images(self) -> images.Images:
         raise NotImplementedError
@@ -249,11 +248,13 @@ class Arrays(Data, kw_only=False):
     while JAX would round it.
     """
 
-    x: Float[np.ndarray, "m d"] = described(None, "points", shown=False)
-    y: Float[np.ndarray, " m"] = described(None, "labels", shown=False)
-    x_test: Float[np.ndarray, "n d"] | None = described(None, "held-out points", shown=False)
-    y_test: Float[np.ndarray, " n"] | None = described(None, "their labels", shown=False)
-    name: str = described("own", "name of the data", shown=False)
+    x: Float[np.ndarray, "m d"] = described("points", default=None, shown=False)
+    y: Float[np.ndarray, " m"] = described("labels", default=None, shown=False)
+    x_test: Float[np.ndarray, "n d"] | None = described(
+        "held-out points", default=None, shown=False
+    )
+    y_test: Float[np.ndarray, " n"] | None = described("their labels", default=None, shown=False)
+    name: str = described("name of the data", default="own", shown=False)
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "x_test", "y_test"):
@@ -290,7 +291,10 @@ class Arrays(Data, kw_only=False):
         return {"d": self.d, "samples": self.samples}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Arrays) and (self.content, self.name) == (other.content, other.name)
+        return isinstance(other, Arrays) and (self.content, self.name) == (
+            other.content,
+            other.name,
+        )
 
     def __hash__(self) -> int:
         return hash(self.content)
@@ -300,14 +304,14 @@ class Arrays(Data, kw_only=False):
         return self.name
 
     def draw_training(self, seed: int) -> Dataset:
-        return Dataset(self.x, self.y)
+        return _host_data(self.x, self.y)
 
     def draw_held_out(self, seed: int) -> Dataset | None:
         if self.x_test is None or self.y_test is None:
             return None
-        return Dataset(self.x_test, self.y_test)
+        return _host_data(self.x_test, self.y_test)
 
-    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         return {"kind": "data.Arrays", "name": self.name, "array": self.content}
 
 
@@ -341,7 +345,11 @@ def checked(data: Data, x: Any, y: Any, samples: int, dim: int) -> Dataset:
     dtype = jax.dtypes.canonicalize_dtype(float)
     x, y = np.asarray(x, dtype), np.asarray(y, dtype)
     datasets.validate(x, y)
-    return Dataset(x, y)
+    return _host_data(x, y)
+
+
+def _host_data(x: Any, y: Any) -> Dataset:
+    return Dataset(x, y)  # NumPy arrays: of these sizes a device's memory is for what trains
 
 
 @partial(jax.jit, static_argnums=(2, 3))

@@ -46,14 +46,15 @@ class _Part:
 
     @property
     def known(self) -> tuple[str, ...]:
-        cls = self.made_from if isinstance(self.made_from, type) else type(self.made_from)
+        cls: Any = self.made_from if isinstance(self.made_from, type) else type(self.made_from)
         return cls.grid_fields()
 
     def make(self, changes: Mapping[str, Any]) -> Any:
         changes = {**dict(self.fields), **changes}
         if isinstance(self.made_from, type):
-            self.made_from.require_fields(changes)
-            return self.made_from(**changes)
+            made: Any = self.made_from
+            made.require_fields(changes)
+            return made(**changes)
         return self.made_from.replace(**changes) if changes else self.made_from
 
 
@@ -62,14 +63,14 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
 
     An axis is any field of any spec, with one value or a list of them. Kinds are axes too: `data`
     (a name of `grid.DATA`, a spec or its class, a function (key, samples, dim) -> x, y, or a pair
-    x, y of arrays), `initialization` (likewise), `protocol`, `optimizer` and `network`. An axis that
-    belongs to some of the kinds applies to these alone: `momentum` beside an optimizer without it.
-    Where two parts have a field of one name, and for initializations always, the part comes
+    x, y of arrays), `initialization` (likewise), `protocol`, `optimizer` and `network`. An axis
+    that belongs to some of the kinds applies to these alone: `momentum` beside an optimizer without
+    it. Where two parts have a field of one name, and for initializations always, the part comes
     first: `init_scale`.
 
     `measure` is one or more measurements, all made of every run (default: `jk.Flips()`), `curve`
-    the moments on the way at which runs are measured. Sample counts come by `alpha` (round(d^alpha))
-    or by `samples`; width is 1000 and seeds are 0 to 4 unless they are given.
+    the moments on the way at which runs are measured. Sample counts come by `alpha`
+    (round(d^alpha)) or by `samples`; width is 1000 and seeds are 0 to 4 unless they are given.
     Raises ValueError for an empty axis, and for a field that no part has, with the nearest.
     """
     values = {name: _values(name, value) for name, value in axes.items()}
@@ -79,7 +80,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     kinds = {name: values.pop(name, [default]) for name, default in _DEFAULTS.items()}
     seeds = values.pop("seed", list(range(5)))
     common = {} if measure is None else {"measure": measurements(measure)}
-    runs, used = [], set()
+    runs: list[Run] = []
+    used: set[str] = set()
     order = list(axes)
     for combination in product(*kinds.values()):
         parts = _parts(dict(zip(kinds, combination, strict=True)), common.get("measure"))

@@ -52,10 +52,11 @@ class Initialization(Spec):
                 f"drew {shapes}"
             )
         dtype = jax.dtypes.canonicalize_dtype(float)
-        return Params(*(np.asarray(a, dtype) for a in drawn))
+        start: Any = [np.asarray(a, dtype) for a in drawn]
+        return Params(*start)
 
     def computations(
-        self, *, width: int = 3, d: int = 2, **_: int
+        self, *, width: int = 3, d: int = 2, **_: Any
     ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         yield lambda spec, key: spec.draw(key, width, d), (self, jax.random.key(0))
 
@@ -63,7 +64,7 @@ class Initialization(Spec):
 class _Padded(Initialization):
     """An initialization of `jaxkkt.networks`, drawn at few round shapes: those share programs."""
 
-    scale: Number = described(1.0, "times the initial weights")
+    scale: Number = described("times the initial weights", default=1.0)
     function: ClassVar[Callable[..., Params]]
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class _Padded(Initialization):
         drawn = _drawn_padded(
             self, self.key(seed, width, dim), width, dim, (round_up(width), round_up(dim))
         )
-        w, b, v = map(np.asarray, drawn)
+        w, b, v = jax.device_get(drawn)
         return Params(w[:width, :dim], b[:width], v[:width])
 
 
@@ -102,7 +103,7 @@ class Lazy(_Padded):
     Wang et al. (2022), Definition 2.1.
     """
 
-    biases: bool = described(False, "whether there are biases")
+    biases: bool = described("whether there are biases", default=False)
     function = staticmethod(networks.lazy)
 
     @property
@@ -116,7 +117,7 @@ class Lazy(_Padded):
 class Function(Initialization):
     """An own initialization: a function (key, width, dim) -> Params that JAX can trace."""
 
-    function: Callable[..., Params] = described(None, "own function", shown=False)
+    function: Callable[..., Params] = described("own function", default=None, shown=False)
 
     @property
     def label(self) -> str:

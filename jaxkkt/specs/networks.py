@@ -11,7 +11,7 @@ class Network(Spec):
 class ReLU2(Network):
     """N(x) = sum_j v_j relu(w_j . x + b_j) with `width` neurons: `networks.Params`."""
 
-    width: int = described(1000, "width k", "neurons")
+    width: int = described("width k", "neurons", default=1000)
 
     def __post_init__(self) -> None:
         require_whole("width", self.width, 1)

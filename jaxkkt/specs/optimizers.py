@@ -32,7 +32,7 @@ class Optimizer(Spec):
         """The rule as an optax transformation over grad log L: see `jaxkkt.optimizers`."""
         raise NotImplementedError
 
-    def computations(self, **_: int) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    def computations(self, **_: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         params = Params(jnp.zeros((3, 2)), jnp.zeros(3), jnp.zeros(3))
         number = jnp.zeros(())
         more = {"log_loss": number, "squared_norm": number, "samples": jnp.zeros((), jnp.int32)}
@@ -51,7 +51,7 @@ class Optimizer(Spec):
 class Flow(Optimizer):
     """Gradient flow in log-loss time: `optimizers.log_loss_time`."""
 
-    delta: Number = described(0.01, "step in log-loss time at the start of a run")
+    delta: Number = described("step in log-loss time at the start of a run", default=0.01)
     steps_guess: ClassVar[int] = 600
     linear: ClassVar[bool] = True
 
@@ -66,9 +66,9 @@ class Flow(Optimizer):
 class PaperSchedule(Optimizer):
     """Descent on L with a growing rate: `optimizers.paper_schedule`."""
 
-    learning_rate: Number = described(1e-5, "learning rate at the first step")
-    growth: Number = described(1.1, "what the learning rate is multiplied by")
-    every: int = described(100, "once in this many steps", "steps")
+    learning_rate: Number = described("learning rate at the first step", default=1e-5)
+    growth: Number = described("what the learning rate is multiplied by", default=1.1)
+    every: int = described("once in this many steps", "steps", default=100)
     steps_guess: ClassVar[int] = 74_000
     linear: ClassVar[bool] = True
 
@@ -84,8 +84,10 @@ class Descent(Optimizer):
     """Gradient descent on L, the sum over a step's samples or their mean:
     `optimizers.loss_scaled`."""
 
-    learning_rate: Number = described(0.01, "learning rate")
-    reduction: Literal["sum", "mean"] = described("sum", "whether L is the sum over the samples, or their mean")
+    learning_rate: Number = described("learning rate", default=0.01)
+    reduction: Literal["sum", "mean"] = described(
+        "whether L is the sum over the samples, or their mean", default="sum"
+    )
     linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class Optax(Optimizer):
     """
 
     factory: ClassVar[Callable[..., optax.GradientTransformation]]
-    linear: bool = described(False, "declared linear", shown=False)  # type: ignore[misc]
+    linear: bool = described("declared linear", default=False, shown=False)  # type: ignore[misc]
 
     @property
     def label(self) -> str:
@@ -117,7 +119,7 @@ class Optax(Optimizer):
     def transformation(self) -> optax.GradientTransformation:
         return type(self).factory(**self.settings())
 
-    def replace(self, **changes: Any) -> "Optax":  # type: ignore[override]
+    def replace(self, **changes: Any) -> "Optax":
         made = {"linear": self.linear, **self.settings(), **changes}
         return optimizer(type(self).factory, **made)  # type: ignore[return-value]
 
@@ -125,7 +127,7 @@ class Optax(Optimizer):
     def grid_fields(cls) -> tuple[str, ...]:
         return _settings_of(cls.factory)
 
-    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         made_by = {"function": function_name(type(self).factory)}
         found = {"kind": "optimizers.Optax", "made_by": made_by}
         found |= {name: jsonable(value) for name, value in self.settings().items()}
@@ -145,7 +147,7 @@ class Transformation(Optimizer):
     It is told from others by what its `init` and `update` compute.
     """
 
-    made: optax.GradientTransformation = described(None, "transformation", shown=False)
+    made: optax.GradientTransformation = described("transformation", default=None, shown=False)
 
     @property
     def label(self) -> str:
@@ -158,7 +160,7 @@ class Transformation(Optimizer):
     def transformation(self) -> optax.GradientTransformation:
         return self.made
 
-    def to_json(self, digests: bool = False, **sizes: int) -> dict[str, Any]:
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"kind": "optimizers.Transformation"}
         return {**found, "computes": self.digest()} if digests else found
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -28,9 +29,9 @@ class Curve(Spec, kw_only=False):
     run does not reach is NaN there. The run itself goes on as if there had been none.
     """
 
-    log_losses: Sequence[float] = described((), "log losses", shown=False)
-    steps: Sequence[int] = described((), "steps", shown=False)
-    measure: Any = described((), "measurements", shown=False)
+    log_losses: Sequence[float] = described("log losses", default=(), shown=False)
+    steps: Sequence[int] = described("steps", default=(), shown=False)
+    measure: Any = described("measurements", default=(), shown=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_losses", tuple(float(v) for v in listed(self.log_losses)))
@@ -41,7 +42,7 @@ class Curve(Spec, kw_only=False):
         for step in self.steps:
             require_whole("a step of a curve", step, 0)
         values = [-v for v in self.log_losses] or list(self.steps)
-        falling = all(a < b for a, b in zip(values, values[1:], strict=False))
+        falling = all(a < b for a, b in pairwise(values))
         if not falling or not all(map(isfinite, values)):
             raise ValueError(
                 "a curve's log losses must be finite, each below the one before, and its steps "
@@ -65,13 +66,13 @@ class Run(Spec):
     numbers alone share their draw. Raises ValueError for a field that is out of range.
     """
 
-    data: Data = described(None, "data")
-    network: Network = described(ReLU2(), "kind of network")
-    initialization: Initialization = described(Torch(), "initial weights")
-    protocol: Training = described(Protocol(), "how it trains", shown=False)
-    measure: tuple[Measurement, ...] = described((Flips(),), "measurements", shown=False)
-    curve: Curve | None = described(None, "moments on the way", shown=False)
-    seed: int = described(0, "seed of data and initial weights")
+    data: Data = described("data", default=None)
+    network: Network = described("kind of network", default=ReLU2())
+    initialization: Initialization = described("initial weights", default=Torch())
+    protocol: Training = described("how it trains", default=Protocol(), shown=False)
+    measure: tuple[Measurement, ...] = described("measurements", default=(Flips(),), shown=False)
+    curve: Curve | None = described("moments on the way", default=None, shown=False)
+    seed: int = described("seed of data and initial weights", default=0)
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -111,7 +112,9 @@ class Run(Spec):
         Fields and values; of own functions what they compute. Raises ValueError where that cannot
         be told: such a run has no place in a store.
         """
-        return json.dumps(self.to_json(digests=True, **self.sizes), sort_keys=True)
+        how = jax.tree.map(lambda leaf: type(leaf)(0), self.protocol)
+        found = self.to_json(digests=True, **self.sizes, protocol=how)
+        return json.dumps(found, sort_keys=True)
 
     @cached_property
     def name(self) -> str:
@@ -182,7 +185,7 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
         row["", "measure"] = ", ".join(one.label for one in run.measure)
         row["", "seed"] = run.seed
         columns.append(row)
-    attributes["", "seed"] = Run.__dataclass_fields__["seed"].metadata  # type: ignore[attr-defined]
+    attributes["", "seed"] = dict(Run.__dataclass_fields__["seed"].metadata)
     owners: dict[str, set[str]] = {}
     for row in columns:
         for part, name in row:
@@ -194,11 +197,10 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
         return f"{part}_{name}" if part and shared else name
 
     found = [
-        {title(*key): labels.get(id(value), value) for key, value in row.items()}
-        for row in columns
+        {title(*key): labels.get(id(value), value) for key, value in row.items()} for row in columns
     ]
     known = {
-        title(*key): {k: str(a[k]) for k in ("long_name", "units") if k in a}
+        title(*key): {k: str(v) for k, v in a.items() if k in ("long_name", "units")}
         for key, a in attributes.items()
         if key[1] in owners
     }
