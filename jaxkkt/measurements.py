@@ -9,7 +9,8 @@ dictionary of them:
 
 `params` are the trained parameters and `data` the samples that the run trained on, both at their
 own size. `test` are points of the same source that it did not train on, `start` its parameters
-before the first step, `protocol` is how it trained. Where it has numbers of its own, it is a subclass of `Measurement`.
+before the first step, `protocol` is how it trained. A measurement with numbers of its own is a
+subclass of `Measurement`.
 """
 
 import inspect

@@ -58,9 +58,9 @@ class Protocol(Training, kw_only=False):
     `trained` move. With a `ball` training also stops before the step that would take
     |w_j - start_j| beyond ball |v_j| for a neuron j. With the top layer v_j = +-1/sqrt(k) of
     `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022,
-    Definition 2.1). It asks for a v that is not trained. `representation` is "auto" (the cheapest exact one) or a name from
-    `representations`. `expected_steps` is a guess for planning, the optimizer's own where it is
-    None.
+    Definition 2.1). It asks for a v that is not trained. `representation` is "auto" (the cheapest
+    exact one) or a name from `representations`. `expected_steps` is a guess for planning, the
+    optimizer's own where it is None.
 
     `target_log_loss`, `max_steps`, `ball` and the optimizer's numbers may be traced.
     """

@@ -7,10 +7,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt.engine import results
-from jaxkkt.engine.lanes import Row
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def ax():
 
 
 def table():
-    rows = [
-        Row(run, {"c": run.d * run.alpha + run.seed, "status": 1 if run.d < 9 else 4})
-        for run in jk.grid(d=[4, 8, 9], alpha=[0.5, 1.0], width=[3], seed=range(3))
-    ]
-    return results.to_dataset(rows, {}, {})
+    """c = d alpha + seed; the runs with d = 9 have failed."""
+    coords = {"d": [4, 8, 9], "alpha": [0.5, 1.0], "width": [3], "seed": [0, 1, 2]}
+    d, alpha, _, seed = xr.broadcast(*(xr.DataArray(v, {k: v}, k) for k, v in coords.items()))
+    status = xr.where(d < 9, int(jk.Status.CONVERGED), int(jk.Status.DIVERGED))
+    return xr.Dataset({"c": d * alpha + seed, "status": status})
 
 
 def test_mean_and_band_leave_out_failed_runs(ax):
@@ -66,7 +66,9 @@ def test_means_along_names(ax, dtype):
     shown = named(table()).sel(width=3)
     shown["optimizer"] = shown.optimizer.astype(dtype)
     # The first family has no run of the first name, whose place it keeps.
-    shown["status"] = shown.status.where((shown.d == 8) | (shown.optimizer == "adam"), 4)
+    shown["status"] = shown.status.where(
+        (shown.d == 8) | (shown.optimizer == "adam"), int(jk.Status.DIVERGED)
+    )
     jk.plotting.families(ax, shown.sel(d=[4, 8]), "c", by="d", along="optimizer")
     ax.figure.canvas.draw()
     assert [t.get_text() for t in ax.get_xticklabels()] == ["sgd", "adam"]

@@ -85,7 +85,7 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def _commit() -> str:
-    """The commit of the package's source, with "+" where files differ from it; "" if it has none."""
+    """The commit of the package's source, "+" after it where files differ; "" if it has none."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str:

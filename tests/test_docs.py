@@ -1,0 +1,50 @@
+"""The code of the docs runs, in order, as a user pastes it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+matplotlib.use("Agg")
+DOCS = Path(__file__).parent.parent / "docs"
+SCRIPT = "<!-- a script of its own -->\n"
+
+
+def blocks(name: str) -> tuple[list[str], list[str]]:
+    """A page's code: blocks that share their names, and scripts of their own."""
+    found = re.findall(rf"({SCRIPT})?```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    assert found
+    return [code for alone, code in found if not alone], [code for alone, code in found if alone]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_everything_can_be_brought():
+    shared, scripts = blocks("own.md")
+    assert len(shared) >= 8
+    assert len(scripts) == 1
+    names: dict[str, object] = {"__name__": "docs"}
+    for code in shared:
+        exec(compile(code, "own.md", "exec"), names)
+
+
+@pytest.mark.slow
+def test_workers_get_own_functions(tmp_path):
+    (script,) = blocks("own.md")[1]
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    subprocess.run([sys.executable, path], check=True, timeout=500)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_study_is_a_page(tmp_path):
+    (study,), _ = blocks("contributing.md")
+    assert study.count("\n") < 40
+    names: dict[str, object] = {"__name__": "tiny"}
+    exec(compile(study, "contributing.md", "exec"), names)
+    assert names["STUDY"].main(["--d", "8", "--quiet", "--out", str(tmp_path)]) == 0  # type: ignore[attr-defined]
+    assert (tmp_path / "against_d.png").stat().st_size > 5000
+    assert "| c stays below sqrt(d) |" in (tmp_path / "claims.md").read_text()
