@@ -224,6 +224,8 @@ def _size_of_share(sizes: Array, chosen: Array, share: float) -> Array:
 class Certificates(Measurement):
     """How close the network is to a KKT point, by `kkt.certificate`; of arrays the largest entry.
 
+    The point is one of the problem over the parameters that the run's protocol trains.
+
     `budget` bounds the free slopes at kinks, as there; a network that has more ends STOPPED_EARLY
     unless the gap shows that they do not matter. Datasets padded beyond `largest` samples are not
     certified, since a certificate of 1,000 samples takes seconds: their rows are NaN, with status
@@ -242,13 +244,17 @@ class Certificates(Measurement):
         require_positive(kink_tolerance=self.kink_tolerance)
         object.__setattr__(self, "budget", tuple(self.budget))
 
-    def measure(self, params: Params, data: Dataset) -> dict[str, Array]:
+    def measure(self, params: Params, data: Dataset, protocol: Any) -> dict[str, Array]:
         if data.y.shape[0] > self.largest:
             return {name: jnp.full((), jnp.nan) for name in _CERTIFICATE_ATTRIBUTES} | {
                 "certificate_status": jnp.full((), NOT_CERTIFIED, jnp.int32)
             }
         found = kkt.certificate(
-            params, *data, kink_tolerance=self.kink_tolerance, budget=self.budget
+            params,
+            *data,
+            kink_tolerance=self.kink_tolerance,
+            budget=self.budget,
+            trained=getattr(protocol, "trained", None),
         )
         return {
             "residual_one_sided": found.one_sided.residual,

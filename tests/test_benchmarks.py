@@ -195,7 +195,7 @@ def test_protocols_are_compared_run_by_run():
             )
             for run in runs
         ]
-        return results.to_dataset(rows, {}, {})
+        return results.to_dataset(rows, {})
 
     tables = {"flow": results_of(1.005, 900, failed=runs[2:3]), "paper": results_of(1.0, 72_000)}
     square, many = protocols.compare(tables, "flow", "paper")

@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,15 +51,16 @@ class TestSpec:
         assert jax.tree.unflatten(jax.tree.structure(a), [2.0]) == b
 
     def test_a_spec_of_traced_numbers_is_one_program(self):
-        traced = []
+        chex.clear_trace_counter()
 
         @jax.jit
+        @chex.assert_max_traces(n=1)
         def scaled(spec):
-            traced.append(spec)
             return 2 * spec.sigma
 
         assert [float(scaled(Blobs(d=5, samples=4, sigma=s))) for s in (0.5, 1.5)] == [1, 3]
-        assert len(traced) == 1
+        with pytest.raises(AssertionError, match="traced > 1 times"):
+            scaled(Blobs(d=6, samples=4))  # another size is another structure
 
     @pytest.mark.parametrize("value", ["x", True, None.__class__, [1.0]])
     def test_a_number_is_a_number(self, value):

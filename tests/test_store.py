@@ -81,6 +81,16 @@ class TestStore:
             assert opened.flip_size.attrs["units"]
             assert "jaxlib" in opened.attrs["versions"]
 
+    def test_saving_asks_nobody_for_a_lock(self, tmp_path, monkeypatch):
+        """A Dask client that is open would be asked, and a sweep never end."""
+
+        def asked(*_):
+            raise AssertionError("asked for a lock")
+
+        monkeypatch.setattr("xarray.backends.h5netcdf_.get_write_lock", asked)
+        table = sweep(self.runs[:1], store=tmp_path)
+        xr.testing.assert_equal(xr.load_dataset(tmp_path / "results.nc"), table)
+
     def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
         sweep(self.runs, store=tmp_path)
         axes = {"d": 8, "alpha": 1.0, "width": 20, "seed": range(3)}

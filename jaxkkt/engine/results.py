@@ -1,11 +1,14 @@
 """Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5netcdf
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
 
 from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.measuring import CURVE
@@ -174,8 +177,15 @@ def _key(value: Any) -> Any:
 
 
 def save(dataset: xr.Dataset, path: Path) -> None:
-    """Writes netCDF, whole or not at all."""
-    write_whole(path, bytes(dataset.to_netcdf(engine="h5netcdf")))
+    """Writes netCDF, whole or not at all.
+
+    Not by `to_netcdf`: where a Dask client is open that asks the cluster for a lock on the bytes,
+    and never gets it.
+    """
+    content = BytesIO()
+    with h5netcdf.File(content, "w") as file:
+        dataset.dump_to_store(H5NetCDFStore(file))
+    write_whole(path, content.getvalue())
 
 
 class Summary(NamedTuple):
