@@ -1,7 +1,7 @@
 """The studies: `python -m sweeps` lists them.
 
-Their code is part of the identity of every run, as the package's own is: after an edit here a
-store does not go on with rows of before.
+Their code is part of the identity of the runs that use their measurements or data: after an edit
+here a store does not go on with rows of before.
 """
 
 from pathlib import Path

@@ -113,19 +113,40 @@ def test_where_it_cannot_be_told_a_store_is_refused(tmp_path):
     assert np.isfinite(jk.sweep([one(measure=OnHost)]).on_host)
 
 
-def test_the_code_of_the_package_is_part_of_it(tmp_path):
-    """Edited code under one version makes other runs."""
+def test_the_code_of_the_package_is_part_of_every_store(tmp_path, monkeypatch):
+    """Edited code under one version makes other rows."""
+    runs = [one(max_steps=3)]
+    jk.sweep(runs, store=tmp_path / "s", progress=False)
+    copy = tmp_path / "jaxkkt"
+    copy.mkdir()
+    (copy / "a.py").write_text("one = 2\n")
+    monkeypatch.setitem(identity._COVERED, "jaxkkt", copy)
+    identity.digest_of_code.cache_clear()
+    with pytest.raises(ValueError, match=r"other settings.*\n  code: "):
+        jk.sweep(runs, store=tmp_path / "s", progress=False)
+    monkeypatch.undo()
+    identity.digest_of_code.cache_clear()
+    jk.sweep(runs, store=tmp_path / "s", progress=False)
+
+
+def test_a_covered_package_is_told_by_its_source(tmp_path, monkeypatch):
+    """Its classes need not be traced; an edit makes other runs of those that use them alone."""
+
+    class OnHost(jk.Measurement):
+        on_host = True
+
+        def measure(self, params):
+            return float(np.asarray(params.b).mean())
+
+    OnHost.__module__ = "studies_of_mine.one"
+    monkeypatch.setattr(identity, "_COVERED", dict(identity._COVERED))
     (tmp_path / "a.py").write_text("one = 1\n")
-    before = identity.digest_of_code()
     identity.cover("studies_of_mine", tmp_path)
-    try:
-        covered = identity.digest_of_code()
-        assert covered != before
-        (tmp_path / "a.py").write_text("one = 2\n")
-        identity.digest_of_code.cache_clear()
-        assert identity.digest_of_code() != covered
-    finally:
-        del identity._COVERED["studies_of_mine"]
-        identity.digest_of_code.cache_clear()
-    assert identity.digest_of_code() == before
-    assert jk.engine.devices.environment()["code"] == before
+    before, plain = one(measure=OnHost).identity, one().identity
+    (tmp_path / "a.py").write_text("one = 2\n")
+    identity.digest_of_code.cache_clear()
+    assert one(measure=OnHost).identity != before
+    assert one().identity == plain
+    with pytest.raises(ValueError, match="studies_of_mine is covered already"):
+        identity.cover("studies_of_mine", tmp_path / "elsewhere")
+    identity.digest_of_code.cache_clear()

@@ -325,7 +325,9 @@ class TestPackage:
         # A second name, under which the installed package has the same file.
         spec = importlib.util.spec_from_file_location("jaxkkt.sweeps", folder / "__init__.py")
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        # That is covered already: runs are the same with and without the studies imported.
         assert identity._COVERED["jaxkkt"] == Path(jk.__file__).parent
+        assert "jaxkkt.sweeps" not in identity._COVERED
 
 
 class TestCommand:

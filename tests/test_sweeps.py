@@ -259,8 +259,17 @@ class TestTransfer:
         printed = capsys.readouterr().out
         assert "| 0.8 | 4 |" in printed
         assert "12 of 12 pairs flipped | holds" in printed
-        own = xr.load_dataset(tmp_path / "results.nc").flip_size_exact
-        np.testing.assert_allclose(np.sort(np.diag(sizes)), np.sort(own.values.ravel()), rtol=1e-5)
+        swept = xr.load_dataset(tmp_path / "results.nc")
+        own = np.sort(swept.flip_size_exact.values.ravel())
+        np.testing.assert_allclose(np.sort(np.diag(sizes)), own, rtol=1e-5)
+
+        swept.status.loc[{"initialization": "torch", "width": 30}] = jk.Status.DIVERGED
+        (part,) = vardi_transfer.parts(vardi_transfer.STUDY.read(self.ARGUMENTS))
+        left = vardi_transfer.transfer(swept, studies.Context(part.runs, tmp_path)).flip_size
+        gone = np.array(["torch, width 30" in name for name in left.network.values])
+        assert gone.sum() == 1
+        np.testing.assert_array_equal(np.isnan(left.sel(alpha=0.8)), gone[:, None] | gone[None, :])
+        assert "6 of 6 pairs flipped" in vardi_transfer.claims(left.to_dataset())[0].measured
 
     def test_all_seeds_have_the_same_data(self):
         first, second = vardi_transfer.parts(vardi_transfer.Options(alpha=(0.5,), width=(9,)))[

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkkt._version import __version__
-from jaxkkt.specs.identity import digest_of_code
+from jaxkkt.specs.identity import PACKAGE, digest_of_code
 
 _CONFIG: Any = jax.config  # its attributes are those of the thread
 _SETTINGS: dict[str, Any] = {
@@ -68,7 +68,7 @@ def environment() -> dict[str, Any]:
     simd: Any = np.show_config(mode="dicts")
     return {
         "versions": {"jaxkkt": __version__, **{name: version(name) for name in names}},
-        "code": digest_of_code(),
+        "code": digest_of_code(PACKAGE),
         "platform": here.client.platform_version,
         "device": here.device_kind,
         "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),

@@ -15,7 +15,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxkkt.specs.identity import covered, digest_of_function, function_name
+from jaxkkt.specs.identity import (
+    PACKAGE,
+    digest_of_code,
+    digest_of_function,
+    function_name,
+    package_of,
+)
 
 # Fields of these types ride along with a lane: other values of them compile nothing anew. Fields
 # of any other type are structure, which makes programs.
@@ -25,7 +31,6 @@ _TRACED = {Number: float, Count: int}
 
 S = TypeVar("S", bound="Spec")
 
-PACKAGE = __name__.split(".")[0]
 
 
 def described(
@@ -133,8 +138,9 @@ class Spec:
         for f in fields(self):  # type: ignore[arg-type]
             if f.metadata.get("identity", True):
                 found[f.name] = jsonable(getattr(self, f.name), digests, sizes)
-        if digests and not covered(self.brought):
-            found["computes"] = self.digest(**sizes)
+        package = package_of(self.brought)
+        if digests and package != PACKAGE:  # whose code is in the settings of every store
+            found["computes"] = digest_of_code(package) if package else self.digest(**sizes)
         return found
 
     @property

@@ -58,29 +58,30 @@ def function_name(function: Any) -> str:
 
 
 def cover(package: str, folder: Path) -> None:
-    """Makes the source of this package, all Python files in `folder`, part of every identity.
+    """Tells the functions and classes of a package by its source: all Python files in `folder`.
 
-    Its functions and classes are then known by their code, and need not be traced to be told
-    from others: any edit in the folder makes other runs. For a package of studies.
+    They need not be traced then; any edit in the folder makes other runs of those that use them.
+    For a package of studies. Raises ValueError for a package that is covered already, elsewhere.
     """
-    _COVERED[package] = folder
-    digest_of_code.cache_clear()
+    if _COVERED.setdefault(package, folder) != folder:
+        raise ValueError(f"{package} is covered already, by {_COVERED[package]}, not by {folder}")
 
 
-def covered(thing: Any) -> bool:
-    """Whether a class or function belongs to a package whose source is part of every identity."""
-    return str(getattr(thing, "__module__", "")).split(".")[0] in _COVERED
+def package_of(thing: Any) -> str | None:
+    """The covered package that a class or function belongs to, if it does."""
+    package = str(getattr(thing, "__module__", "")).split(".")[0]
+    return package if package in _COVERED else None
 
 
 @cache
-def digest_of_code() -> str:
-    """A hash of the source of jaxkkt and of what else is covered, whatever version it has."""
-    hashed = sha256()
-    for package, folder in sorted(_COVERED.items()):
-        for path in sorted(folder.rglob("*.py")):
-            hashed.update(f"{package} {path.relative_to(folder).as_posix()}\n".encode())
-            hashed.update(path.read_bytes())
+def digest_of_code(package: str) -> str:
+    """A hash of the source of a covered package, whatever version it has."""
+    folder, hashed = _COVERED[package], sha256()
+    for path in sorted(folder.rglob("*.py")):
+        hashed.update(f"{path.relative_to(folder).as_posix()}\n".encode())
+        hashed.update(path.read_bytes())
     return hashed.hexdigest()
 
 
-_COVERED: dict[str, Path] = {__name__.split(".")[0]: Path(__file__).parent.parent}
+PACKAGE = __name__.split(".")[0]
+_COVERED: dict[str, Path] = {PACKAGE: Path(__file__).parent.parent}
