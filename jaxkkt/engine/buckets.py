@@ -22,6 +22,8 @@ OPERATIONS_PER_ELEMENT = 64
 # padding that this adds costs less.
 OPERATIONS_PER_COMPILATION = 1e11
 LARGEST_PADDING_SHARE = 0.25
+# Padding of less than this is not worth a thought beside a compilation, whatever its share.
+OPERATIONS_OF_NO_MATTER = 1e10
 # Memory that all lanes may fill.
 LANE_BYTES = {"cpu": 4 * 2**30, "gpu": 32 * 2**30, "tpu": 8 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
@@ -110,7 +112,7 @@ def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> l
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
-    work. Only runs whose protocols differ in numbers alone share a bucket, and of these only those
+    work, or does not matter. Only runs whose protocols differ in numbers alone share a bucket, and of these only those
     of one representation and batch kind.
     """
     groups: dict[_Kind, dict[tuple[int, int, int], list[Run]]] = {}
@@ -246,9 +248,10 @@ def _merge(
             for j, b in enumerate(shapes[:i])
         }
         (i, j), cost = min(added.items(), key=lambda item: (item[1], item[0]))
-        if cost > allowed or cost * steps > OPERATIONS_PER_COMPILATION:
-            break
-        allowed -= cost
+        if cost * steps > OPERATIONS_OF_NO_MATTER:
+            if cost > allowed or cost * steps > OPERATIONS_PER_COMPILATION:
+                break
+            allowed -= cost
         union = shapes[i].union(shapes[j])
         shapes = [s for n, s in enumerate(shapes) if n not in (i, j)] + [union]
     return shapes, allowed

@@ -1,6 +1,7 @@
 """The compiled functions that train a bucket's lanes."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import networks, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.devices import device, settings, using
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.measuring import compile_measurements
 from jaxkkt.networks import Params
@@ -47,8 +49,26 @@ class Programs(NamedTuple):
 
 
 def compile_bucket(bucket: Bucket) -> Programs:
-    """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn."""
-    draw(bucket.runs[0])  # compiles the draws, too
+    """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn.
+
+    Draws and measurements are compiled beside, in a thread of their own.
+    """
+    here, place = settings(), device()
+
+    def beside() -> None:
+        with using(here, place):
+            draw(bucket.runs[0])
+            for run in bucket.kinds():
+                compile_measurements(run)
+
+    with ThreadPoolExecutor(1) as other:
+        measurements = other.submit(beside)
+        programs = _compile_training(bucket)
+        measurements.result()
+    return programs
+
+
+def _compile_training(bucket: Bucket) -> Programs:
     number = jax.ShapeDtypeStruct((), jnp.int32)
     params, data = _shapes(bucket.samples, bucket.d, bucket.width)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -58,8 +78,6 @@ def compile_bucket(bucket: Bucket) -> Programs:
     lane = jax.eval_shape(load, params, data, key, protocol, pause)
     batch = jax.tree.map(lambda a: _shape(bucket.lanes, *a.shape, dtype=a.dtype), lane)
     fixed: dict[str, Any] = {"representation": bucket.representation}
-    for run in bucket.kinds():
-        compile_measurements(run)
     resume = None if pause is None else _resume.lower(batch, number, pause).compile()
     return Programs(
         idle=partial(_idle, batch),
