@@ -24,7 +24,6 @@ from jaxtyping import Array
 from jaxkkt import kkt, lazy, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.perturbations import ExactFlips
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
 
@@ -174,28 +173,23 @@ class Flips(Measurement):
         direction = perturbations.universal_direction(x, y, chosen)
         bisected = perturbations.flip_size_bisection(params, x, y, direction, chosen)
         norm = networks.squared_norm(params)
+        exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
 
-        def search(on_margin: Array) -> ExactFlips:
-            along = perturbations.universal_direction(x, y, on_margin)
-            return perturbations.flip_sizes_exact(params, x, y, along, on_margin)
+        def size_at(slack: Array) -> Array:
+            others = perturbations.on_margin(margins, slack, mask=real)
 
-        def at(last: tuple[Array, Array, ExactFlips], slack: Array) -> Any:
-            searched, before, found = last
-            on_margin = perturbations.on_margin(margins, slack, mask=real)
+            def search(_: None) -> Array:
+                along = perturbations.universal_direction(x, y, others)
+                return perturbations.flip_size_bisection(params, x, y, along, others).size
+
             # Slacks with the same samples have the same flips.
-            same = searched & jnp.all(on_margin == before)
-            found = jax.lax.cond(same, lambda _: found, search, on_margin)
-            return (jnp.array(True), on_margin, found), found
+            return jax.lax.cond(jnp.all(others == chosen), lambda _: bisected.size, search, None)
 
-        slacks = jnp.stack([jnp.asarray(s, margins.dtype) for s in (self.slack, *SLACKS)])
-        shapes = jax.eval_shape(search, chosen)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        flips = jax.lax.scan(at, (jnp.array(False), chosen, nothing), slacks)[1]
-        exact = jax.tree.map(lambda leaf: leaf[0], flips)
+        sizes = jax.lax.map(size_at, jnp.asarray(SLACKS, margins.dtype))
         return {
             "flip_size": bisected.size,
             "flip_size_exact": exact.size,
-            "flip_size_least": jnp.nanmin(flips.size),
+            "flip_size_least": jnp.nanmin(jnp.append(sizes, bisected.size)),
             **{
                 f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
                 for name, share in SHARES.items()
@@ -334,7 +328,7 @@ _FLIP_ATTRIBUTES = {
     "flip_size_least": {
         "long_name": "smallest c over slacks of 1.05, 1.1, 1.15, 1.2 and the measurement's own",
         "units": _LENGTH,
-        "method": "exact along each slack's ray",
+        "method": "bisection along each slack's ray",
     },
     **{
         f"flip_size_{name}": {

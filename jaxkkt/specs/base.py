@@ -32,7 +32,6 @@ _TRACED = {Number: float, Count: int}
 S = TypeVar("S", bound="Spec")
 
 
-
 def described(
     long_name: str,
     units: str = "1",
