@@ -3,94 +3,72 @@
 Trains lazy networks on zeros against ones, |x| = 1, to the edges of balls C0 from small to large.
 For every test image: the smallest gradient step that flips it, and the smallest radius at which an
 attack of 100 normalized steps does; and robust test error at radii in units of 1/sqrt(d) against
-C0, the distance from the initialization. Leaves a figure (PNG and PDF), results-open.nc, open.md.
-Run the same command again to go on after an interruption.
+C0, the distance from the initialization. Leaves a figure (PNG and PDF), every run in results.nc,
+and a table in open.md. Run the same command again to go on after an interruption.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
-from functools import partial
-from itertools import product
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Literal
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from jaxtyping import Array
+from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from jaxkkt import lazy, plotting
-from jaxkkt.engine.draws import draw, held_out
-from jaxkkt.engine.parts import compute_parts
-from jaxkkt.engine.results import save
+from jaxkkt import plotting, studies
 from jaxkkt.perturbations import gradient_steps, robust_accuracy, smallest_radii
 
-# Of |delta|, in units of 1/sqrt(d); the paper sees the drop of adversarial training at 5.
+# |delta|, in units of 1/sqrt(d); the paper sees the drop of adversarial training at 5.
 RADII = (0.5, 1.0, 2.0, 3.0, 5.0)
-# Of |delta|, for |x| = 1.
+# Largest |delta| that is searched, for |x| = 1.
 BRACKET = 4.0
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.wang_open",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--source", default="digits upsampled normalized")
-    parser.add_argument("--d", type=int, nargs="+", default=[25, 49, 100, 196])
-    parser.add_argument("--width", type=int, default=1000)
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--ball", type=float, nargs="+", default=[1, 3, 10, 30, 100, 300])
-    parser.add_argument("--out", type=Path, default=Path("results/wang-quick"))
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    return parser
+@dataclass(frozen=True)
+class Options(studies.Options):
+    source: Literal["digits", "mnist"] = "digits"
+    """images: scikit-learn's, resampled to any d, or MNIST's"""
+    d: tuple[int, ...] = (25, 49, 100, 196)
+    """input dimensions"""
+    width: int = 1000
+    """hidden neurons"""
+    samples: int = 100
+    """training images"""
+    seeds: int = 2
+    """number of seeds, from 0 on"""
+    ball: tuple[float, ...] = (1, 3, 10, 30, 100, 300)
+    """C0"""
 
 
-def measured(run: jk.Run, ball: float) -> dict[str, float | np.ndarray]:
-    """One network: both attacks on every test image, and its robust error."""
-    start, data = draw(run)
-    trained = jk.train(start, *data, lazy.lazy_flow(ball))
-    x, y = (jnp.asarray(part) for part in held_out(run))
-    steps = gradient_steps(trained.params, x, bracket=BRACKET)
+def attacked(params: jk.Params, test: jk.Dataset) -> dict[str, Array]:
+    """Both attacks on every test image, medians over those that are correct and flip, and robust
+    error."""
+    x, y = test
+    steps = gradient_steps(params, x, bracket=BRACKET)
     bracket = jnp.where(steps.size < BRACKET, 1.1 * steps.size, BRACKET)
-    radii = smallest_radii(trained.params, x, y, bracket)
-    good = np.asarray(steps.needs_step(y) & jnp.isfinite(steps.size))
-    at = jnp.asarray(RADII) / run.d**0.5
+    radii = smallest_radii(params, x, y, bracket)
+    good = steps.needs_step(y) & jnp.isfinite(steps.size)
+
+    def over_good(values: Array) -> Array:
+        return jnp.where(good, values, jnp.nan)
+
+    at = jnp.asarray(RADII, x.dtype) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))
     return {
-        "status": int(trained.status),
-        "log_loss": float(trained.log_loss),
-        "error": float(1 - steps.needs_step(y).mean()),
-        "robust_error": 1 - np.asarray(robust_accuracy(trained.params, x, y, at, normalized=True)),
-        "step_size": float(np.median(np.asarray(steps.size)[good])),
-        "attack_size": float(np.median(np.asarray(radii)[good])),
-        "ratio": float(np.median(np.asarray(radii / steps.size)[good])),
-        "least_ratio": float(np.min(np.asarray(radii / steps.size)[good])),
+        "error": 1 - jnp.mean(steps.needs_step(y)),
+        "robust_error": 1 - robust_accuracy(params, x, y, at, normalized=True),
+        "step_size": jnp.nanmedian(over_good(steps.size)),
+        "attack_size": jnp.nanmedian(over_good(radii)),
+        "ratio": jnp.nanmedian(over_good(radii / steps.size)),
+        "least_ratio": jnp.nanmin(over_good(radii / steps.size)),
     }
 
 
-def study(
-    runs: Sequence[jk.Run], balls: Sequence[float], store: Path, progress: bool
-) -> xr.Dataset:
-    """All networks, one a core, over ball, d, seed, and radius for the robust error.
-
-    Networks land in the folder `store`, and the same call goes on from there.
-    """
-
-    def one(run: jk.Run, ball: float) -> xr.Dataset:
-        values = measured(run, ball)
-        arrays = {
-            name: ("radius", value) if np.ndim(value) else value for name, value in values.items()
-        }
-        here = xr.Dataset(arrays, coords={"radius": list(RADII)})
-        return here.expand_dims({"ball": [ball], "d": [run.d], "seed": [run.seed]})
-
-    tasks = {f"{run.name}-C0={c0!r}": partial(one, run, c0) for run, c0 in product(runs, balls)}
-    done = compute_parts(tasks, store, {"radii": RADII, "bracket": BRACKET}, progress=progress)
-    return xr.combine_by_coords(done)  # type: ignore[return-value]
+def means(results: xr.Dataset) -> xr.Dataset:
+    """Over the seeds, by ball, d and radius."""
+    return results.squeeze(("samples", "width"), drop=True).mean("seed")
 
 
 def table(results: xr.Dataset) -> str:
@@ -100,66 +78,63 @@ def table(results: xr.Dataset) -> str:
         "error | " + " | ".join(f"robust error at {r:g}/sqrt(d)" for r in RADII) + " |",
         "| ---: " * (7 + len(RADII)) + "|",
     ]
-    mean = results.mean("seed")
-    for ball, d in product(results.ball.values, results.d.values):
-        here = mean.sel(ball=ball, d=d)
-        errors = " | ".join(f"{float(e):.2f}" for e in here.robust_error)
-        lines.append(
-            f"| {ball:g} | {d} | {float(here.step_size):.3f} | {float(here.attack_size):.3f} | "
-            f"{float(here.ratio):.2f} | {float(here.least_ratio):.2f} | {float(here.error):.3f} | "
-            f"{errors} |"
-        )
+    mean = means(results)
+    for ball in np.atleast_1d(mean.ball.values):
+        for d in mean.d.values:
+            here = mean.sel(d=d).sel(ball=ball) if "ball" in mean.dims else mean.sel(d=d)
+            errors = " | ".join(f"{float(e):.2f}" for e in here.robust_error)
+            lines.append(
+                f"| {ball:g} | {d} | {float(here.step_size):.3f} | {float(here.attack_size):.3f} | "
+                f"{float(here.ratio):.2f} | {float(here.least_ratio):.2f} | "
+                f"{float(here.error):.3f} | {errors} |"
+            )
     left = int((results.status == jk.Status.LEFT_BALL).sum())
     lines += ["", f"{left} of {results.status.size} networks at the edge of their ball."]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def figure(results: xr.Dataset, stem: Path) -> list[Path]:
+def figure(canvas: Figure, results: xr.Dataset) -> None:
     """Both attacks against d at one ball, and robust error against C0 at the largest d."""
-    mean = results.mean("seed")
+    mean = means(results)
+    if "ball" not in mean.dims:
+        mean = mean.expand_dims("ball")
     ball = mean.ball.values[np.argmin(np.abs(np.log(mean.ball.values / 10)))]
-    with plt.style.context(plotting.STYLE):
-        canvas, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4))
-        for name, label in (("step_size", "one gradient step"), ("attack_size", "100 steps")):
-            left.plot(mean.d, mean[name].sel(ball=ball), marker="o", label=label)
-        plotting.power_law(left, mean.d.values, mean.attack_size.sel(ball=ball), -0.5)
-        plotting.logarithmic(left, mean.d.values)
-        left.set_xlabel("input dimension $d$")
-        left.set_ylabel(rf"median smallest $|\delta|$, $C_0$ = {ball:g}")
-        for radius in RADII:
-            part = mean.robust_error.isel(d=-1).sel(radius=radius)
-            right.plot(mean.ball, part, marker="o", label=rf"$|\delta| = {radius:g}/\sqrt{{d}}$")
-        right.set(xscale="log", xlabel=r"$C_0$", ylim=(-0.03, 1.03))
-        right.set_ylabel(f"robust test error, d = {mean.d.values[-1]}")
-        right.legend()
-        return plotting.save(canvas, stem)
+    canvas.set_size_inches(8, 3.4)
+    left, right = canvas.subplots(1, 2)
+    for name, label in (("step_size", "one gradient step"), ("attack_size", "100 steps")):
+        left.plot(mean.d, mean[name].sel(ball=ball), marker="o", label=label)
+    plotting.power_law(left, mean.d.values, mean.attack_size.sel(ball=ball), -0.5)
+    plotting.logarithmic(left, mean.d.values)
+    left.set_xlabel("input dimension $d$")
+    left.set_ylabel(rf"median smallest $|\delta|$, $C_0$ = {ball:g}")
+    left.legend()
+    for i, radius in enumerate(RADII):
+        part = mean.robust_error.isel(d=-1, robust_error_0=i)
+        right.plot(mean.ball, part, marker="o", label=rf"$|\delta| = {radius:g}/\sqrt{{d}}$")
+    right.set(xscale="log", xlabel=r"$C_0$", ylim=(-0.03, 1.03))
+    right.set_ylabel(f"robust test error, d = {mean.d.values[-1]}")
+    right.legend()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        runs = jk.grid(
-            d=options.d,
-            samples=(options.samples,),
-            width=(options.width,),
-            seed=range(options.seeds),
-            loss=("logistic",),
-            data=(options.source,),
-            initialization=("lazy",),
-        )
-        results = study(runs, options.ball, options.out / "parts-open", not options.quiet)
-        save(results, options.out / "results-open.nc")
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    text = table(results)
-    (options.out / "open.md").write_text(text)
-    print(text)
-    paths = figure(results, options.out / "open")
-    print("wrote", ", ".join(map(str, paths)), file=sys.stderr)
-    return 0
+def parts(options: Options) -> list[studies.Part]:
+    runs = jk.grid(
+        data=options.source,
+        upsample=options.source == "digits",
+        normalized=True,
+        d=options.d,
+        samples=options.samples,
+        width=options.width,
+        seed=range(options.seeds),
+        initialization="lazy",
+        protocol=jk.lazy.lazy_flow(),
+        ball=options.ball,
+        measure=attacked,
+    )
+    texts, panels = [studies.Text("open", table)], [studies.Panel("open", figure)]
+    return [studies.Part(runs, texts=texts, panels=panels)]
 
+
+STUDY = studies.Study("wang-open", __doc__, Options, parts, folder="wang-open")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(studies.run_module(__spec__))
