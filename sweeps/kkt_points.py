@@ -76,7 +76,9 @@ class Nearness(jk.Measurement):
         certificates = jk.Certificates(kink_tolerance=self.kink_tolerance, budget=(k, kinks))
         flips = jk.Flips().measure(params, data)
         kept = ("flip_size_exact", "on_margin_share", "normalized_margin")
-        return {name: flips[name] for name in kept} | certificates.measure(params, data)
+        return {name: flips[name] for name in kept} | certificates.measure(
+            params, data, jk.Protocol()
+        )
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
         return {**jk.Flips().attributes(), **jk.Certificates().attributes()}
@@ -117,8 +119,8 @@ class Limit(jk.Measurement):
                     **{name: value[0] for name, value in near.items()},
                     "angle_from_start": angle(made.params, before),
                     "angle_to_end": angle(made.params, end),
-                    "live": made.live,
-                    "live_before": made.live_before,
+                    "live": made.live if int(made.live) >= 0 else np.nan,
+                    "live_before": made.live_before if int(made.live) >= 0 else np.nan,
                     "polish_status": made.status,
                 }
             )

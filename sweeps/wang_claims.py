@@ -55,7 +55,9 @@ def notes(results: xr.Dataset) -> str:
         else "test points classified correctly that a step with |delta| <= |x| flips: "
         f"{least} of them at least"
     )
-    return f"Means are over runs that converged or came to the edge of their ball, and over {counted}."
+    return (
+        f"Means are over runs that converged or came to the edge of their ball, and over {counted}."
+    )
 
 
 def varied(results: xr.Dataset) -> str:

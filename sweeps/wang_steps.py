@@ -186,9 +186,7 @@ def part(options: Options, figure: str) -> studies.Part:
         found = runs(options, figure, **one, measure=points)
         return studies.Part(found, name=name, panels=[studies.Panel(name, histograms)])
     panels = [studies.Panel(name, drawn)]
-    return studies.Part(
-        runs(options, figure), name=name, claims=claims, notes=notes, panels=panels
-    )
+    return studies.Part(runs(options, figure), name=name, claims=claims, notes=notes, panels=panels)
 
 
 def parts(options: Options) -> list[studies.Part]:

@@ -5,14 +5,14 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt import kkt
-from jaxkkt.engine.draws import draw
+from jaxkkt import draw, kkt
 from sweeps import kkt_points
 
 
 @pytest.mark.slow
 def test_sweeps_record_the_certificate_of_every_run():
-    runs = jk.grid(d=[6, 9], samples=[5], width=[8], seed=range(3))
+    measure = jk.Certificates()
+    runs = jk.grid(d=[6, 9], samples=[5], width=[8], seed=range(3), measure=measure)
     table = jk.sweep(runs, progress=False)  # streams that certify at once must not lock up
     assert (table.certificate_status == kkt.CertificateStatus.CERTIFIED).all()
     assert table.residual_clarke.attrs["units"] == "1"
@@ -27,10 +27,30 @@ def test_sweeps_record_the_certificate_of_every_run():
 
 
 def test_more_samples_than_allowed_are_not_certified():
-    runs = jk.grid(d=[6], samples=[5], width=[8], seed=[0])
-    table = jk.sweep(runs, measurements=[jk.certificates(largest=4)], progress=False)
+    runs = jk.grid(d=[6], samples=[5], width=[8], seed=[0], measure=jk.Certificates(largest=4))
+    table = jk.sweep(runs, progress=False)
     assert (table.certificate_status == jk.measurements.NOT_CERTIFIED).all()
     assert np.isnan(table.residual_clarke).all()
+
+
+@pytest.mark.slow
+def test_certificates_are_of_the_parameters_that_were_trained():
+    """A network without biases is certified over w and v: the gradient in b does not count."""
+    axes = {"d": 6, "samples": 5, "width": 20, "seed": 0, "measure": jk.Certificates()}
+    start = jk.initializations.Function(function=without_biases)
+    runs = jk.grid(**axes, initialization=start, trained=[("w", "v")])
+    row = jk.sweep(runs, progress=False).squeeze()
+    params, data = draw(runs[0])
+    trained = jk.train(params, *data, runs[0].protocol).params
+    found = kkt.certificate(trained, *data, trained=("w", "v"))
+    assert float(row.residual_clarke) == pytest.approx(float(found.clarke.residual), rel=2e-2)
+    others = kkt.certificate(trained, *data, trained=("w", "b", "v"))
+    assert float(others.clarke.residual) > 1.05 * float(found.clarke.residual)
+
+
+def without_biases(key, width, dim):
+    params = jk.networks.torch_linear(key, width, dim)
+    return params._replace(b=0 * params.b)
 
 
 def test_angle_does_not_depend_on_how_neurons_share_their_weight():
@@ -57,40 +77,33 @@ def test_angle_does_not_depend_on_how_neurons_share_their_weight():
     ],
 )
 def test_bad_input_is_told(arguments, message, tmp_path, capsys):
-    assert kkt_points.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 2
+    assert kkt_points.STUDY.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(tmp_path, monkeypatch):
-    runs = jk.grid(d=[8], samples=[6], width=[20], seed=range(2))
-
-    def follow(run, kink_tolerance):
-        if run.seed == 1:
-            return jk.Status.STALLED, None
-        at = {"way": ["trained"], "log_s": [4.0]}
-        return jk.Status.CONVERGED, xr.Dataset({"kinks": (("way", "log_s"), [[3.0]])}, at)
-
-    monkeypatch.setattr(kkt_points, "follow", follow)
-    results = kkt_points.study(runs, 1e-3, tmp_path, progress=False)
-    assert results.kinks.sel(seed=0).item() == 3
-    assert np.isnan(results.kinks.sel(seed=1).item())
-    assert kkt_points._failed(results.status) == [
-        "- not trained to -100000, one of 2 runs: "
-        "samples = 6, width = 20, init_scale = 1, seed = 1: STALLED."
-    ]
-    with pytest.raises(ValueError, match="no network reached a log loss of -100000: STALLED"):
-        kkt_points.study(runs[1:], 1e-3, tmp_path / "none", progress=False)
+@pytest.mark.slow
+def test_a_network_that_does_not_get_there_is_told_and_the_others_stand(tmp_path, capsys):
+    """One neuron cannot tell 6 random points apart; 20 can."""
+    arguments = ["--d", "8", "--samples", "6", "--width", "1", "20", "--seeds", "1"]
+    settings = ["--init-scale", "1", "--quiet", "--out", str(tmp_path)]
+    assert kkt_points.STUDY.main([*arguments, *settings]) == 0
+    told = capsys.readouterr().out
+    assert "- not trained to -100000, one of 2 runs:" in told
+    assert "width = 1" in told
+    with xr.open_dataset(tmp_path / "ways.nc") as results:
+        assert np.isnan(results.residual_clarke.sel(width=1)).all()
+        assert np.isfinite(results.residual_clarke.sel(width=20)).any()
 
 
 @pytest.mark.slow
 def test_the_study_from_its_command_line(tmp_path, capsys):
     arguments = ["--d", "12", "--samples", "6", "--width", "20", "--seeds", "1"]
-    assert kkt_points.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 0
+    assert kkt_points.STUDY.main([*arguments, "--quiet", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "at most 1e-06: 6 of 6." in printed
     assert (tmp_path / "tables.md").read_text() in printed
     assert (tmp_path / "kkt_points.png").stat().st_size > 10_000
-    with xr.open_dataset(tmp_path / "results.nc") as results:
+    with xr.open_dataset(tmp_path / "ways.nc") as results:
         residual = results.residual_clarke.sel(way="followed").dropna("log_s").isel(log_s=-1)
         first = results.residual_clarke.sel(way="trained").dropna("log_s").isel(log_s=0)
         assert (residual < first / 10).all()

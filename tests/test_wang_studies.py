@@ -1,14 +1,25 @@
 """The studies of Wang et al. (2022): command lines, fits, and measurements in sweeps."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt import lazy
-from jaxkkt.engine.draws import draw, held_out
-from sweeps import wang_claims, wang_open, wang_robust, wang_steps
+from jaxkkt import draw, held_out, lazy
+from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
+from jaxkkt.engine import lanes
+from jaxkkt.perturbations import StepStatus
+from sweeps import (
+    wang_claims,
+    wang_fits,
+    wang_lemmas,
+    wang_open,
+    wang_robust,
+    wang_steps,
+    wang_thresholds,
+)
 
 TINY = ["--source", "digits", "--d", "16", "25", "64", "--width", "20", "--samples", "12"]
 
@@ -17,32 +28,32 @@ TINY = ["--source", "digits", "--d", "16", "25", "64", "--width", "20", "--sampl
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("steps")
     settings = ["--seeds", "1", "--quiet", "--out", str(out)]
-    assert wang_steps.main([*TINY, *settings, "--figure", "5", "7"]) == 0
+    assert wang_steps.STUDY.main([*TINY, *settings, "--figure", "5", "7"]) == 0
     return out
 
 
 class TestFits:
     def test_power_laws_are_found_with_their_interval(self):
         d = np.repeat([25.0, 100.0, 400.0], 2)
-        exact = wang_claims.fit(d, 3 * d**-0.5)
+        exact = wang_fits.fit(d, 3 * d**-0.5)
         assert exact is not None
         assert exact == pytest.approx((-0.5, -0.5, -0.5))
         noise = np.array([1.1, 0.9, 1.2, 0.85, 0.95, 1.05])
-        found = wang_claims.fit(d, 3 * d**-0.5 * noise)
+        found = wang_fits.fit(d, 3 * d**-0.5 * noise)
         assert found is not None
         assert found.low < -0.5 < found.high
         assert found.high - found.low > 0.05
 
     def test_too_few_points_are_not_fitted(self):
-        assert wang_claims.fit(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
-        assert wang_claims.fit(np.array([4.0, 4.0, 4.0]), np.ones(3)) is None
-        assert wang_claims.fit(np.array([1.0, 2.0, 4.0]), np.array([1.0, np.nan, 0.0])) is None
+        assert wang_fits.fit(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
+        assert wang_fits.fit(np.array([4.0, 4.0, 4.0]), np.ones(3)) is None
+        assert wang_fits.fit(np.array([1.0, 2.0, 4.0]), np.array([1.0, np.nan, 0.0])) is None
 
     def test_crossings_lie_between_sizes(self):
         sizes = np.array([0.1, 0.2, 0.4, 0.8])
-        assert wang_claims.crossing(sizes, np.array([1, 0.9, 0.1, 0])) == pytest.approx(0.08**0.5)
-        assert wang_claims.crossing(sizes, np.array([0, 0.5, 1, 1])) == pytest.approx(0.2)
-        assert np.isnan(wang_claims.crossing(sizes, np.ones(4)))
+        assert wang_fits.crossing(sizes, np.array([1, 0.9, 0.1, 0])) == pytest.approx(0.08**0.5)
+        assert wang_fits.crossing(sizes, np.array([0, 0.5, 1, 1])) == pytest.approx(0.2)
+        assert np.isnan(wang_fits.crossing(sizes, np.ones(4)))
 
     @pytest.mark.parametrize(("constant", "exponent"), [(5, -0.5), (5, -0.1), (1, -0.5)])
     def test_thresholds_hold_where_they_should(self, constant, exponent):
@@ -56,35 +67,59 @@ class TestFits:
                 for name in ("robust_accuracy", "robust_accuracy_normalized", "accuracy", "status")
             },
             coords={"d": d, "radius": radii, "seed": [0]},
-        ).assign(half_way=(("d", "seed"), np.full((3, 1), 0.25)))
-        text = wang_claims.thresholds_table(table, "left")
+        ).assign(half_way=(dims, np.full((3, 400, 1), 0.25)))
+        found = wang_thresholds.thresholds(table, "left")
         good = constant == 5 and exponent == -0.5
-        assert text.count("| holds |") == (2 if good else 0)
-        assert f"exponent {exponent:.2f}" in text
-        assert "other class, median: 0.250 (d = 25)" in text
+        assert [claim.holds for claim in found] == [good, good]
+        assert all(f"exponent {exponent:.2f}" in claim.measured for claim in found)
+        assert "median: 0.250 (d = 25)" in wang_thresholds.notes(table, "left")
 
 
 class TestSteps:
     def test_leaves_rows_panels_and_claims(self, out):
-        table = xr.load_dataset(out / "results-5.nc")
+        table = xr.load_dataset(out / "figure5" / "results.nc")
         assert dict(table.sizes)["d"] == 3
         assert (table.status == jk.Status.LEFT_BALL).all()
         assert table.step_eta.attrs["units"]
-        assert "| the gradient ~ d^(1/2), k = 20 | exponent" in (out / "claims-5.md").read_text()
-        assert "test error below 1%" in wang_claims.claims_table(table, "width")
-        assert "test error" not in wang_claims.claims_table(table, "width", learnable=False)
+        claims = (out / "figure5" / "claims.md").read_text()
+        assert "| the gradient ~ d^(1/2), k = 20 | exponent" in claims
         for name in ("figure5", "figure7"):
-            assert (out / f"{name}.png").stat().st_size > 5000
+            assert (out / name / f"{name}.png").stat().st_size > 5000
+
+    def test_claims_read_what_was_run(self, out):
+        table = xr.load_dataset(out / "figure5" / "results.nc")
+        texts = [claim.text for claim in wang_claims.claims(table)]
+        assert "test error below 1%" in texts
+        random = table.assign_coords(data="sphere")
+        assert "test error below 1%" not in [c.text for c in wang_claims.claims(random)]
+        assert "at most 5 for the others" in wang_claims.notes(table.assign_coords(published=True))
+        assert "at most 5 for the others" not in wang_claims.notes(table)
+
+    def test_balls_are_one_sweep(self, tmp_path):
+        options = [*TINY, "--d", "16", "--ball", "2", "5", "--ball-width", "20", "--seeds", "1"]
+        study = wang_steps.STUDY
+        (report,) = study.reports(
+            study.read([*options, "--figure", "6", "--quiet", "--out", str(tmp_path)])
+        )
+        assert report.results.furthest.sizes["ball"] == 2
+        assert (report.results.furthest.squeeze() <= report.results.ball + 1e-3).all()
+        assert "the gradient grows with C0" in [claim.text for claim in report.claims]
+
+    def test_points_of_the_histograms_are_those_that_count(self, out):
+        points = xr.load_dataset(out / "figure7" / "results.nc").squeeze()
+        steps = points.point_eta.values
+        assert steps.shape == (72,)
+        assert 0 < np.isfinite(steps).sum() <= 72
+        np.testing.assert_array_equal(np.isnan(steps), np.isnan(points.point_gradient_norm))
 
     def test_rows_are_those_of_the_functions_alone(self, out):
-        row = xr.load_dataset(out / "results-5.nc").sel(d=25, seed=0, width=20, ball=10).squeeze()
-        grid = {"source": "digits", "d": (25,), "width": (20,), "samples": 12, "seeds": 1}
-        (run,) = wang_steps.runs_of(wang_steps.FIGURES["5"], grid)
+        row = xr.load_dataset(out / "figure5" / "results.nc").sel(d=25, seed=0, width=20).squeeze()
+        (run,) = wang_steps.runs(wang_steps.STUDY.read([*TINY, "--seeds", "1"]), "5", d=25)
         start, data = draw(run)
         trained = jk.train(start, *data, lazy.lazy_flow(10.0)).params
         x, y = held_out(run)
         found = jk.perturbations.gradient_steps(trained, x)
-        kept = np.asarray(found.needs_step(y) & (found.status == 0))
+        kept = np.asarray(found.needs_step(y) & (found.status == StepStatus.FLIPPED))
         needed = np.asarray(found.needs_step(y)).mean()
         assert row.step_needed_share == pytest.approx(float(needed), abs=0.03)
         assert row.step_eta == pytest.approx(np.asarray(found.eta)[kept].mean(), rel=0.05)
@@ -94,13 +129,10 @@ class TestSteps:
 
     def test_the_published_search_counts_misclassified_images_as_zero(self, tmp_path, capsys):
         arguments = [*TINY, "--d", "25", "--seeds", "1", "--published", "--quiet"]
-        assert wang_steps.main([*arguments, "--figure", "5", "--out", str(tmp_path)]) == 0
+        assert wang_steps.STUDY.main([*arguments, "--figure", "5", "--out", str(tmp_path)]) == 0
         assert "with eta = 0 for misclassified ones and at most 5" in capsys.readouterr().out
-        row = xr.load_dataset(tmp_path / "results-5-published.nc").squeeze()
-        (run,) = wang_steps.runs_of(
-            wang_steps.FIGURES["5"],
-            {"source": "digits", "d": (25,), "width": (20,), "samples": 12, "seeds": 1},
-        )
+        row = xr.load_dataset(tmp_path / "figure5-published" / "results.nc").squeeze()
+        (run,) = wang_steps.runs(wang_steps.STUDY.read([*TINY, "--seeds", "1"]), "5", d=25)
         start, data = draw(run)
         trained = jk.train(start, *data, lazy.lazy_flow(10.0)).params
         x, y = held_out(run)
@@ -127,77 +159,81 @@ class TestSteps:
     def test_bad_input_is_told(self, arguments, message, tmp_path, capsys, monkeypatch):
         monkeypatch.delenv("JAXKKT_MNIST", raising=False)
         settings = ["--seeds", "1", "--quiet", "--out", str(tmp_path)]
-        assert wang_steps.main([*TINY, *settings, *arguments]) == 2
+        assert wang_steps.STUDY.main([*TINY, *settings, *arguments]) == 2
         assert message in capsys.readouterr().err
 
     def test_dry_run_tells_the_cost(self, capsys, tmp_path):
         arguments = ["--source", "sphere", "--dry-run", "--preset", "paper", "--out"]
-        assert wang_steps.main([*arguments, str(tmp_path / "no")]) == 0
-        assert "105 runs" in capsys.readouterr().out
+        assert wang_steps.STUDY.main([*arguments, str(tmp_path / "no")]) == 0
+        assert "105 runs" in capsys.readouterr().err
         assert not (tmp_path / "no").exists()
 
 
 def test_test_points_are_others_than_the_training_points():
-    run = jk.Run(d=6, samples=300, width=3, seed=1, data="unit sphere")
+    (run,) = jk.grid(d=6, samples=300, width=3, seed=1, data="unit sphere")
     _, data = draw(run)
     other = held_out(run)
     assert other.x.shape == (256, 6)
     np.testing.assert_allclose(np.linalg.norm(other.x, axis=1), 1, rtol=1e-5)
     assert not {x.tobytes() for x in data.x} & {x.tobytes() for x in other.x}
-    images = jk.Run(d=25, samples=40, width=3, seed=1, data="digits")
-    fewer = draw(jk.Run(d=25, samples=10, width=3, seed=1, data="digits"))[1]
-    more = draw(images)[1]
+    few, many = jk.grid(d=25, samples=[10, 40], width=3, seed=1, data="digits")
+    fewer, more = draw(few)[1], draw(many)[1]
     np.testing.assert_array_equal(more.x[:10], fewer.x)
     assert set(fewer.y.tolist()) == {-1.0, 1.0}
-    assert len(held_out(images).y) == 72
+    assert len(held_out(many).y) == 72
 
 
 class TestRobust:
-    @pytest.mark.slow
-    def test_lanes_of_a_batch_are_those_alone(self, tmp_path):
-        grid = {
-            "source": "digits normalized",
-            "samples": 64,
-            "seeds": 1,
-            "d": (16,),
-            "radius": (0.05, 0.2, 0.4),
-            "learning_rate": 0.1,
-            "batch_size": 16,
-        }
-        alone, together = (
-            wang_robust.study("left", grid, 2, False, tmp_path / str(lanes), False, lanes)
-            for lanes in (1, 2)
-        )
-        for name in alone.data_vars:
-            np.testing.assert_allclose(together[name], alone[name], atol=2.1 / 72)
+    ARGUMENTS = ("--d", "16", "25", "--radius", "0.02", "0.9", "--samples", "64", "--epochs", "2")
 
-    def test_leaves_a_panel_and_its_claims_and_goes_on_from_its_parts(
+    def test_leaves_a_panel_and_its_claims_and_goes_on_from_its_rows(
         self, tmp_path, capsys, monkeypatch
     ):
-        arguments = ["--d", "16", "25", "--radius", "0.02", "0.9", "--samples", "64"]
-        settings = ["--seeds", "1", "--epochs", "2", "--quiet", "--out", str(tmp_path)]
-        assert wang_robust.main([*arguments, *settings]) == 0
+        arguments = [*self.ARGUMENTS, "--quiet", "--out", str(tmp_path)]
+        assert wang_robust.STUDY.main(arguments) == 0
         assert "crosses 1/2 at" in capsys.readouterr().out
-        table = xr.load_dataset(tmp_path / "results-4-left.nc")
-        assert dict(table.sizes) == {"d": 2, "radius": 2, "seed": 1}
+        folder = tmp_path / "figure4-left"
+        table = xr.load_dataset(folder / "results.nc")
+        sizes = dict(table.sizes)
+        assert sizes == {"d": 2, "samples": 1, "width": 1, "seed": 1, "radius": 2}
         assert (table.robust_accuracy.isel(radius=0) >= table.robust_accuracy.isel(radius=1)).all()
         assert (table.robust_accuracy <= table.accuracy).all()
-        assert (tmp_path / "figure4-left.png").stat().st_size > 5000
+        assert (folder / "figure4-left.png").stat().st_size > 5000
 
-        (part, *others) = (tmp_path / "parts-4-left" / "rows").iterdir()
+        (row, *others) = (folder / "rows").iterdir()
         assert len(others) == 3
-        part.unlink()
-        trained, measured = [], wang_robust.measured
-        monkeypatch.setattr(
-            wang_robust, "measured", lambda *a, **b: trained.append(a) or measured(*a, **b)
-        )
-        assert wang_robust.main([*arguments, *settings]) == 0
+        row.unlink()
+        trained, measure = [], lanes.measure
+        monkeypatch.setattr(lanes, "measure", lambda *a, **b: trained.append(a) or measure(*a, **b))
+        assert wang_robust.STUDY.main(arguments) == 0
         assert len(trained) == 1
-        xr.testing.assert_identical(xr.load_dataset(tmp_path / "results-4-left.nc"), table)
+        xr.testing.assert_identical(xr.load_dataset(folder / "results.nc"), table)
+
+    def test_rows_are_those_of_training_alone(self):
+        options = wang_robust.STUDY.read([*self.ARGUMENTS, "--d", "16", "--radius", "0.2"])
+        (run,) = wang_robust.runs(options)
+        row = jk.sweep([run]).squeeze()
+        start, data = jax.device_put(draw(run))
+        alone = adversarial_training(start, *data, run.protocol, run.shuffle_key())
+        margins = jk.networks.margins(alone.params, *map(jnp.asarray, held_out(run)))
+        assert row.steps.item() == int(alone.epochs) == 2
+        assert row.robust_training_accuracy == pytest.approx(float(alone.best), abs=0.02)
+        assert row.accuracy == pytest.approx(float((margins > 0).mean()), abs=0.02)
+
+    def test_right_panel_varies_width_and_ball(self):
+        options = ["--panel", "right", "--width", "20", "30", "--ball", "0.1", "1", "--samples"]
+        runs = wang_robust.runs(wang_robust.STUDY.read([*options, "64", "--right-d", "16"]))
+        assert {(r.width, r.protocol.weight_radius) for r in runs} == {
+            (20, 0.1),
+            (20, 1.0),
+            (30, 0.1),
+            (30, 1.0),
+        }
+        assert {r.protocol.radius for r in runs} == {0.2}
 
     def test_bad_input_is_told(self, tmp_path, capsys):
-        arguments = ["--radius", "0", "--d", "16", "--samples", "64", "--seeds", "1", "--quiet"]
-        assert wang_robust.main([*arguments, "--out", str(tmp_path)]) == 2
+        arguments = ["--radius", "0", "--d", "16", "--samples", "64", "--quiet"]
+        assert wang_robust.STUDY.main([*arguments, "--out", str(tmp_path)]) == 2
         assert "radius must be positive and finite, got 0" in capsys.readouterr().err
 
 
@@ -205,12 +241,31 @@ class TestRobust:
 def test_open_questions_from_the_command_line(tmp_path, capsys):
     arguments = ["--d", "16", "25", "--width", "30", "--samples", "12", "--seeds", "1"]
     settings = ["--ball", "1", "10", "--quiet", "--out", str(tmp_path)]
-    assert wang_open.main([*arguments, *settings]) == 0
+    assert wang_open.STUDY.main([*arguments, *settings]) == 0
     assert "4 of 4 networks at the edge" in capsys.readouterr().out
-    table = xr.load_dataset(tmp_path / "results-open.nc")
+    table = xr.load_dataset(tmp_path / "results.nc")
     assert (table.ratio <= 1.1).all()
-    assert (table.robust_error.diff("radius") >= -1e-6).all()
+    assert (table.robust_error.diff("robust_error_0") >= -1e-6).all()
     assert (tmp_path / "open.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_lemmas_from_the_command_line(tmp_path, capsys):
+    arguments = ["--d", "25", "--width", "50", "--points", "10", "--seeds", "1", "--quiet"]
+    assert wang_lemmas.STUDY.main([*arguments, "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for lemma in wang_lemmas.LEMMAS:
+        (line,) = [line for line in lines if lemma in line]
+        assert "| 100% |" in line
+    table = xr.load_dataset(tmp_path / "results.nc").squeeze()
+    assert table.lemma_measured.shape == (7, 20)
+    # B.5 for the trained network, by the function alone.
+    (run,) = wang_lemmas.parts(wang_lemmas.STUDY.read(arguments))[0].runs
+    start, data = jax.device_put(draw(run))
+    trained = jk.train(start, *data, run.protocol).params
+    outputs = jk.networks.apply(trained, jnp.asarray(held_out(run).x[:10]))
+    np.testing.assert_allclose(table.lemma_measured[1, :10], abs(outputs), rtol=1e-2, atol=1e-3)
 
 
 class TestPeers:
@@ -229,12 +284,12 @@ class TestPeers:
     def test_the_loop_trains_as_jaxkkt_does(self):
         pytest.importorskip("torch")
         from benchmarks.lazy_peers import torch_adversarial
-        from jaxkkt.adversarial import adversarial_training
 
         start = jk.networks.lazy(jax.random.key(0), 50, 9)
         x, y = jk.datasets.unit_sphere(jax.random.key(1), 12, 9)
         settings = {"batch_size": 12, "attack_steps": 20}
         advance = torch_adversarial(start, jk.Dataset(x, y), 0.1, 0.5, **settings)
         accuracy = advance(5)
-        ours = adversarial_training(start, x, y, 0.1, 0.5, jax.random.key(0), epochs=5, **settings)
+        protocol = AdversarialProtocol(radius=0.1, weight_radius=0.5, epochs=5, **settings)
+        ours = adversarial_training(start, x, y, protocol, jax.random.key(0))
         assert accuracy == pytest.approx(float(ours.accuracy), abs=0.09)

@@ -2,9 +2,10 @@
 
 from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
-from jaxkkt.engine.results import Summary, summarize
+from jaxkkt.engine.results import NOT_RUN, Summary, summarize
 
 __all__ = [
+    "NOT_RUN",
     "Plan",
     "Summary",
     "draw",

@@ -112,8 +112,8 @@ def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> l
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
-    work, or does not matter. Only runs whose protocols differ in numbers alone share a bucket, and of these only those
-    of one representation and batch kind.
+    work, or does not matter. Only runs whose protocols differ in numbers alone share a bucket, and
+    of these only those of one representation and batch kind.
     """
     groups: dict[_Kind, dict[tuple[int, int, int], list[Run]]] = {}
     for run in runs:

@@ -6,6 +6,8 @@ dimension, C0 and gamma as in the paper. The functions take one point and compar
 with the network at hand; `jax.vmap` takes many.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -17,30 +19,31 @@ from jaxkkt.requirements import require_positive
 from jaxkkt.theory.checks import Check
 
 Point = Float[Array, " d"]
+Real = float | Float[Array, ""]
 # Of |x|, for the assumption |x| = 1.
 ROUNDING = 1e-5
 
 
-def in_ball(params: Params, start: Params, c0: float) -> Array:
+def in_ball(params: Params, start: Params, c0: Real) -> Array:
     """Whether |w_j - w_j,0| <= C0 / sqrt(k) for every neuron j, up to rounding. Definition 2.1."""
     _require(c0=c0)
     return jnp.all(distances(params, start) <= c0 * jnp.abs(params.v) * (1 + ROUNDING))
 
 
-def sign_changes(start: Params, x: Point, radius: float, gamma: float = 0.05) -> Check:
+def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.05) -> Check:
     """Lemma B.4: at most V k + sqrt(k log(1/gamma) / 2) neurons can change their sign at x.
 
-    Measured: neurons with |w_j,0 . x| <= V |x|, those for which a w_j within V = `radius` of w_j,0
-    with another sign exists. (Lemma 4.3 of the paper prints the square root without k.)
+    Measured: neurons with |w_j,0 . x| <= V |x|, those for which a w_j within V = `weight_radius` of
+    w_j,0 with another sign exists. (Lemma 4.3 of the paper prints the square root without k.)
     """
-    _require(radius=radius, gamma=gamma)
+    _require(weight_radius=weight_radius, gamma=gamma)
     k = start.v.shape[0]
-    bound = radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
-    near = jnp.abs(preactivations(start, x)) <= radius * jnp.linalg.norm(x)
+    bound = weight_radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
+    near = jnp.abs(preactivations(start, x)) <= weight_radius * jnp.linalg.norm(x)
     return _at_most(bound, jnp.sum(near, dtype=x.dtype), _unit(x), vacuous=bound >= k)
 
 
-def output(params: Params, start: Params, x: Point, c0: float, gamma: float = 0.05) -> Check:
+def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
     """Lemma B.5: |f(x)| <= sqrt(2 log(2/gamma)) + 2 log(2/gamma) / sqrt(k) + C0."""
     _require(c0=c0, gamma=gamma)
     log = jnp.log(2 / gamma)
@@ -64,18 +67,19 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
 
 
 def sign_change_probability(
-    radius: float | Array, epsilon: float | Array, d: int, perturbation: float | Array
+    weight_radius: Real, epsilon: Real, d: int, perturbation: Real
 ) -> Array:
-    """Lemma B.6, eq. 4: bounds the probability that some w within V = `radius` of w_j,0 changes its
-    sign between x + delta and a point within `epsilon` of it, |delta| <= R = `perturbation` <= 1/2:
+    """Lemma B.6, eq. 4: bounds the probability that some w within V = `weight_radius` of w_j,0
+    changes its sign between x + delta and a point within `epsilon` of it,
+    |delta| <= R = `perturbation` <= 1/2:
 
     2 epsilon (sqrt(d) + 2 sqrt(d log(2/epsilon))) + (1 + R + epsilon) V.
     """
     root = jnp.sqrt(d) + 2 * jnp.sqrt(d * jnp.log(2 / epsilon))
-    return 2 * epsilon * root + (1 + perturbation + epsilon) * radius
+    return 2 * epsilon * root + (1 + perturbation + epsilon) * weight_radius
 
 
-def gradient_norm(params: Params, start: Params, x: Point, c0: float, gamma: float = 0.05) -> Check:
+def gradient_norm(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
     """Lemma B.7: |grad f(x)| is at least
 
     sqrt(1/2 - sqrt(2 l/k) - l/k) sqrt(d - 5 sqrt(d log(8/gamma)))
@@ -95,7 +99,7 @@ def gradient_norm(params: Params, start: Params, x: Point, c0: float, gamma: flo
     return _at_least(bound, jnp.linalg.norm(input_gradient(params, x)), assumed)
 
 
-def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: float) -> Check:
+def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: Real) -> Check:
     """Lemma B.7, for k and d large enough: |grad f(x)| >= sqrt(d) / 4. It names no constants."""
     assumed = _unit(x) & in_ball(params, start, c0)
     norm = jnp.linalg.norm(input_gradient(params, x))
@@ -108,8 +112,8 @@ def gradient_difference_along(
     x: Point,
     direction: Point,
     delta: Point,
-    c0: float,
-    gamma: float = 0.05,
+    c0: Real,
+    gamma: Real = 0.05,
 ) -> Check:
     """Lemma B.8: r . (grad f(x) - grad f(x + delta)) for a fixed unit r and |delta| = R is at most
 
@@ -142,10 +146,10 @@ def gradient_difference(
     params: Params,
     start: Params,
     x: Point,
-    c0: float,
-    c1: float,
+    c0: Real,
+    c1: Real,
     key: PRNGKeyArray,
-    gamma: float = 0.05,
+    gamma: Real = 0.05,
     samples: int = 64,
 ) -> Check:
     """Lemma B.9: |grad f(x) - grad f(x + delta)| for all |delta| <= R <= C1/sqrt(d) is at most
@@ -184,7 +188,7 @@ def step_constant(params: Params, x: Point) -> Array:
 
 
 def width_window(
-    d: int, gamma: float = 0.05, c3: float = 1.0, c4: float = 1.0
+    d: int, gamma: Real = 0.05, c3: float = 1.0, c4: float = 1.0
 ) -> tuple[float, float]:
     """Theorem 3.1: max(d^2.4, C3 log(1/gamma)) <= k <= C4 exp(d^0.24).
 
@@ -194,7 +198,7 @@ def width_window(
     return max(d**2.4, c3 * float(jnp.log(1 / gamma))), c4 * float(jnp.exp(d**0.24))
 
 
-def cone(params: Params, x: Point, scale: float) -> Check:
+def cone(params: Params, x: Point, scale: Real) -> Check:
     """Theorem 3.1's remark: networks r W of the cone over the ball flip with the same delta.
 
     Bound and measurement: |delta| at W, and at r W. For positive r without biases f scales by r.
@@ -217,7 +221,7 @@ def _at_least(bound: Array, measured: Array, assumed: Array) -> Check:
     return Check(assumed, bound, measured, measured >= bound, bound <= 0)
 
 
-def _require(**numbers: float) -> None:
+def _require(**numbers: Any) -> None:
     require_positive(**numbers)
     gamma = numbers.get("gamma", 0)
     if not isinstance(gamma, jax.core.Tracer) and gamma >= 1:
