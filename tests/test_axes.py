@@ -63,6 +63,7 @@ def forget():
     measuring._program.cache_clear()
 
 
+@pytest.mark.slow
 def test_lanes_of_other_numbers_equal_runs_alone():
     table = sweep(in_balls(BALLS[1:3], RATES[:2], MOMENTA[1:]))
     for run in in_balls(BALLS[1:3], RATES[:2], MOMENTA[1:])[::3]:
@@ -74,6 +75,7 @@ def test_lanes_of_other_numbers_equal_runs_alone():
         assert row.log_loss.item() == pytest.approx(float(alone.log_loss), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_measurement_are_an_axis(compiled):
     slacks = [1.0, 1.1, 1.5]
     runs = jk.grid(d=8, samples=40, width=20, seed=[0], slack=slacks)
@@ -85,6 +87,7 @@ def test_numbers_of_a_measurement_are_an_axis(compiled):
     assert alone[-1] > alone[0]
 
 
+@pytest.mark.slow
 def test_another_number_is_another_row_and_another_curve_too(tmp_path):
     """Numbers of a lane are told from each other: nothing is computed with a neighbour's."""
     runs = jk.grid(**SIZES, target_log_loss=[-1.0, -5.0], curve=jk.Curve([-0.5]))
@@ -115,6 +118,7 @@ class TestCurves:
         assert np.isfinite(reached.curve_flip_size).all()
         assert np.isnan(table.curve_log_loss[-1])  # the run ends before
 
+    @pytest.mark.slow
     def test_a_run_goes_on_as_if_there_were_none(self):
         plain = sweep(jk.grid(d=6, samples=8, width=12, seed=range(3)))
         watched = sweep(jk.grid(d=6, samples=8, width=12, seed=range(3), curve=jk.Curve([-1, -9])))
@@ -122,6 +126,7 @@ class TestCurves:
             np.testing.assert_array_equal(plain[name], watched[name])
         np.testing.assert_allclose(plain.log_loss, watched.log_loss, rtol=1e-5)
 
+    @pytest.mark.slow
     def test_by_steps_in_mini_batches(self):
         axes = {"d": 6, "samples": 8, "width": 12, "seed": 0, "optimizer": "descent"}
         axes |= {"batch_size": 3, "max_steps": 40}
@@ -164,6 +169,7 @@ class TestKept:
                 np.testing.assert_array_equal(own, getattr(params, name))
                 assert np.isnan(row[name].values[run.width :]).all()
 
+    @pytest.mark.slow
     def test_chosen_runs_and_networks_that_are_missing(self, tmp_path):
         runs = jk.grid(d=6, samples=8, width=5, seed=range(3))
         first = sweep(runs, store=tmp_path, keep=runs[:1])

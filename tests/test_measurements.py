@@ -74,6 +74,7 @@ class TestOwn:
         assert 0 < table.above[1] < 1
         assert table.above[2] == 0
 
+    @pytest.mark.slow
     def test_sees_the_numbers_of_its_run_s_protocol(self):
         def rate(protocol):
             return 2 * protocol.optimizer.delta
@@ -81,6 +82,7 @@ class TestOwn:
         table = sweep(jk.grid(**AXES, measure=rate, delta=[0.01, 0.02], max_steps=3)).squeeze()
         np.testing.assert_allclose(table["rate"], [0.02, 0.04], rtol=1e-6)
 
+    @pytest.mark.slow
     def test_on_the_host_sees_the_networks_of_the_curve(self):
         class Moved(jk.Measurement):
             on_host = True
@@ -109,6 +111,7 @@ class TestOwn:
         with pytest.raises(ValueError, match=message):
             sweep(jk.grid(**AXES, measure=[jk.Flips(), measure]))
 
+    @pytest.mark.slow
     def test_held_out_points_of_own_arrays(self):
         def at_test(params, test):
             return {"accuracy": (jk.networks.margins(params, *test) > 0).mean()}
@@ -156,6 +159,7 @@ class TestFlips:
             assert float(found["on_margin_share"]) == pytest.approx(1 / 40)
 
 
+@pytest.mark.slow
 def test_means_name_what_they_leave_out():
     table = sweep(jk.grid(**{**AXES, "seed": range(3)}, max_steps=[5, 1000]))
     summary = jk.summarize(table, "flip_size_exact").mean.squeeze()

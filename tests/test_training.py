@@ -233,7 +233,7 @@ def test_second_call_does_not_compile_again():
     training.train(*flat(problem()), Protocol(DESCENT, max_steps=150))
     training.train(*flat(problem()), Protocol(DESCENT, max_steps=151, target_log_loss=-3.0))
     assert training._train._cache_size() == compiled
-    training.train(*flat(problem()), Protocol(DESCENT, "logistic", max_steps=150))
+    training.train(*flat(problem()), Protocol(DESCENT, max_steps=150, trained=("b",)))
     assert training._train._cache_size() == compiled + 1
 
 

@@ -95,6 +95,7 @@ class TestSteps:
         assert "at most 5 for the others" in wang_claims.notes(table.assign_coords(published=True))
         assert "at most 5 for the others" not in wang_claims.notes(table)
 
+    @pytest.mark.slow
     def test_balls_are_one_sweep(self, tmp_path):
         options = [*TINY, "--d", "16", "--ball", "2", "5", "--ball-width", "20", "--seeds", "1"]
         study = wang_steps.STUDY
@@ -127,6 +128,7 @@ class TestSteps:
             float(lazy.distances(trained, start).max()) * 20**0.5, rel=1e-2
         )
 
+    @pytest.mark.slow
     def test_the_published_search_counts_misclassified_images_as_zero(self, tmp_path, capsys):
         arguments = [*TINY, "--d", "25", "--seeds", "1", "--published", "--quiet"]
         assert wang_steps.STUDY.main([*arguments, "--figure", "5", "--out", str(tmp_path)]) == 0
@@ -186,6 +188,7 @@ def test_test_points_are_others_than_the_training_points():
 class TestRobust:
     ARGUMENTS = ("--d", "16", "25", "--radius", "0.02", "0.9", "--samples", "64", "--epochs", "2")
 
+    @pytest.mark.slow
     def test_leaves_a_panel_and_its_claims_and_goes_on_from_its_rows(
         self, tmp_path, capsys, monkeypatch
     ):
@@ -209,6 +212,7 @@ class TestRobust:
         assert len(trained) == 1
         xr.testing.assert_identical(xr.load_dataset(folder / "results.nc"), table)
 
+    @pytest.mark.slow
     def test_rows_are_those_of_training_alone(self):
         options = wang_robust.STUDY.read([*self.ARGUMENTS, "--d", "16", "--radius", "0.2"])
         (run,) = wang_robust.runs(options)

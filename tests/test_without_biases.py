@@ -77,6 +77,7 @@ def test_polish_stays_within_the_parameters_that_were_trained(trained):
     assert moved.normalized_margin > got.normalized_margin
 
 
+@pytest.mark.slow
 def test_polish_of_folded_biases():
     case = made("d > m")
     got = polish(*folded(case.before, *case.data), trained=NO_BIASES)
@@ -89,6 +90,7 @@ def test_polish_of_folded_biases():
     )
 
 
+@pytest.mark.slow
 def test_certificate_kinks_and_multipliers_of_folded_biases():
     params, data = trained_with_biases()
     args = folded(params, *data)
@@ -105,6 +107,7 @@ def test_certificate_kinks_and_multipliers_of_folded_biases():
     )
 
 
+@pytest.mark.slow
 def test_the_flow_of_folded_biases():
     params, data = problem(6, 20, 40)
     params = training.train(params, *data, flow_protocol(target_log_loss=-20.0)).params
@@ -161,6 +164,7 @@ def test_biases_that_do_not_fit_are_refused(name, trained):
             function(params, *data, trained=subset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained_names", [None, NO_BIASES])
 @pytest.mark.parametrize("name", UNCLEAR)
 def test_lanes_whose_biases_do_not_fit_tell_so(name, trained_names, trained):
@@ -179,6 +183,7 @@ def test_lanes_whose_biases_do_not_fit_tell_so(name, trained_names, trained):
         assert jnp.isfinite(leaf[good]).all()
 
 
+@pytest.mark.slow
 def test_the_order_of_the_names_does_not_matter(trained):
     params, data = trained
     one, other = (certificate(params, *data, trained=names) for names in (("v", "w"), NO_BIASES))
