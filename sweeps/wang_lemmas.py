@@ -10,6 +10,7 @@ results.nc and the table in lemmas.md.
 import sys
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,9 +51,7 @@ class Options(studies.Options):
     """number of seeds, from 0 on"""
 
 
-def checks(
-    params: jk.Params, start: jk.Params, x: Array, c0: Array, gamma: Array
-) -> tuple[Check, ...]:
+def checks(params: jk.Params, start: jk.Params, x: Array, c0: Any, gamma: Any) -> tuple[Check, ...]:
     """Every lemma at every point, in the order of `LEMMAS`."""
     k, d = params.w.shape
     keys = jax.random.split(jax.random.key(0), len(x))

@@ -100,7 +100,7 @@ def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
     """The networks of a figure; `chosen` replaces axes of it."""
     shown = FIGURES[figure]
     biases = not shown.normalized
-    protocol = {"flow": jk.lazy.lazy_flow, "sgd": jk.lazy.lazy_sgd}[options.protocol]
+    flow = options.protocol == "flow"
     data: dict[str, Any] = {"data": "unit sphere" if shown.normalized else "sphere"}
     if options.source != "sphere":
         kind, *upsampled = options.source.split()
@@ -118,7 +118,7 @@ def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
         **data,
         samples=options.samples,
         initialization=jk.initializations.Lazy(biases=biases),
-        protocol=protocol(biases=biases),
+        protocol=jk.lazy.lazy_flow(biases=biases) if flow else jk.lazy.lazy_sgd(biases=biases),
     )
 
 
