@@ -105,7 +105,7 @@ class Limit(jk.Measurement):
             return {}
         data = Dataset(*map(jnp.asarray, data))
         handed = _at(curve, TRAINED.index(HANDED_OVER))
-        flow = kkt.follow_flow(handed, *data, start=HANDED_OVER, levels=FOLLOWED, step=STEP)
+        flow = kkt.follow_flow(handed, *data, log_loss=HANDED_OVER, levels=FOLLOWED, step=STEP)
         end = _at(flow.params, -1)
         found = nearness(flow.params, data, self.kink_tolerance)
         values: dict[str, Any] = {f"followed_{name}": value for name, value in found.items()}

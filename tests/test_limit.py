@@ -182,7 +182,7 @@ def test_vmapped_equals_looped():
     problems = [trained(seed=0), trained(seed=1), trained(seed=2)]
     params, data = problems[1]
     problems[1] = (params, data._replace(y=-data.y))  # all misclassified
-    follow = partial(follow_flow, start=START, levels=LEVELS, step=0.05)
+    follow = partial(follow_flow, log_loss=START, levels=LEVELS, step=0.05)
     params, data = stacked(*problems)
     batch = jax.vmap(follow)(params, *data)
     for i, one in enumerate(problems):
@@ -220,11 +220,11 @@ def test_a_network_below_a_level_stays_as_it_is_there():
 @pytest.mark.parametrize(
     ("start", "levels", "step", "message"),
     [
-        (5.0, (-1.0,), 0.02, r"start must be a negative log loss.*got \[5.0, -1.0\]"),
+        (5.0, (-1.0,), 0.02, r"log_loss must be negative.*got \[5.0, -1.0\]"),
         (-20.0, (-30.0, -np.inf), 0.02, r"levels finite, got \[-20.0, -30.0, -inf\]"),
         (np.nan, (-30.0,), 0.02, r"levels finite, got \[nan, -30.0\]"),
-        (-20.0, (), 0.02, r"levels must fall from start = -20.0.*got \[\]"),
-        (-20.0, (-20.0,), 0.02, r"levels must fall from start = -20.0.*got \[-20.0\]"),
+        (-20.0, (), 0.02, r"levels must fall from log_loss = -20.0.*got \[\]"),
+        (-20.0, (-20.0,), 0.02, r"levels must fall from log_loss = -20.0.*got \[-20.0\]"),
         (-20.0, (-50.0, -30.0), 0.02, r"each below the one before, got \[-50.0, -30.0\]"),
         (-20.0, (-30.0,), 0.0, r"step must be in \(0, 1\), got 0.0"),
         (-20.0, (-30.0,), 1.0, r"step must be in \(0, 1\), got 1.0"),

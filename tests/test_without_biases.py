@@ -111,7 +111,7 @@ def test_certificate_kinks_and_multipliers_of_folded_biases():
 def test_the_flow_of_folded_biases():
     params, data = problem(6, 20, 40)
     params = training.train(params, *data, flow_protocol(target_log_loss=-20.0)).params
-    follow = partial(follow_flow, start=-20.0, levels=(-60.0,), step=0.05)
+    follow = partial(follow_flow, log_loss=-20.0, levels=(-60.0,), step=0.05)
     got = follow(*folded(params, *data), trained=NO_BIASES)
     expected = follow(params, *data)
     assert got.status.tolist() == [LimitStatus.FOLLOWED]
@@ -144,7 +144,7 @@ UNCLEAR = {
     "polish": (polish, PolishStatus.BIASES_UNCLEAR),
     "certificate": (partial(certificate, budget=(8, 8)), CertificateStatus.BIASES_UNCLEAR),
     "follow_flow": (
-        partial(follow_flow, start=-60.0, levels=(-70.0,)),
+        partial(follow_flow, log_loss=-60.0, levels=(-70.0,)),
         LimitStatus.BIASES_UNCLEAR,
     ),
 }

@@ -88,14 +88,14 @@ def follow_flow(
     params: Params,
     x: Float[Array | np.ndarray, "m d"],
     y: Float[Array | np.ndarray, " m"],
-    start: float,
+    log_loss: float,
     levels: Sequence[float],
     step: float = 0.02,
     trained: tuple[str, ...] | None = None,
 ) -> FlowTrace:
     """Where the gradient flow of the exponential loss takes a trained network, level by level.
 
-    `start` is the log loss of the network and `levels` are those to stop at, falling, both static:
+    `log_loss` is that of the network and `levels` are those to stop at, falling, both static:
     from one to the next it takes ceil(log(s1/s0) / step) equal steps in log s. Where the network's
     own log loss is another, the first steps are longer or shorter; one that is below a level
     already stays as it is there. A step costs about 15 m^2 k operations and 54 factorizations of
@@ -115,17 +115,18 @@ def follow_flow(
     for a network without biases. Where all biases are 0 it must be given, since the flow would move
     them; under `jit` and `vmap` the status is then BIASES_UNCLEAR.
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, a
-    start that is not negative, levels that do not fall from there, or a step outside (0, 1).
+    log loss that is not negative, levels that do not fall from there, or a step outside (0, 1).
     """
     datasets.validate(x, y)
     networks.check_parameters(params, x.shape[1])
     trained = variables.chosen(params, trained)
-    marks = np.array([start, *levels], float)
-    if not (np.isfinite(marks).all() and start < 0):
-        raise ValueError(f"start must be a negative log loss, levels finite, got {marks.tolist()}")
+    marks = np.array([log_loss, *levels], float)
+    if not (np.isfinite(marks).all() and log_loss < 0):
+        raise ValueError(f"log_loss must be negative, levels finite, got {marks.tolist()}")
     if marks.size < 2 or not (np.diff(marks) < 0).all():
         raise ValueError(
-            f"levels must fall from start = {start}, each below the one before, got {list(levels)}"
+            f"levels must fall from log_loss = {log_loss}, each below the one before, "
+            f"got {list(levels)}"
         )
     if not 0 < step < 1:
         raise ValueError(f"step must be in (0, 1), got {step}")

@@ -22,12 +22,12 @@ TRIPS = 10
 class Ray(NamedTuple):
     """sum_j weight_j relu(start_j + c slope_j): a network's output, times a sign, along a line."""
 
-    start: Float[Array, " k"]
+    pre: Float[Array, " k"]
     slope: Float[Array, " k"]
     weight: Float[Array, " k"]
 
     def margin(self, c: Float[Array, ""]) -> Float[Array, ""]:
-        return jnp.sum(self.weight * relu(self.start + c * self.slope))
+        return jnp.sum(self.weight * relu(self.pre + c * self.slope))
 
 
 def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
@@ -35,10 +35,10 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
 
     Both are inf where they do not come before the bracket; both NaN where the ray is.
     """
-    start, slope, weight = ray
-    at = ratio(-start, slope)
+    pre, slope, weight = ray
+    at = ratio(-pre, slope)
     # Switched on just beyond `after`, told by the breakpoints, so that the two never contradict.
-    on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, start > 0))
+    on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, pre > 0))
     inside = (slope != 0) & (at > after) & (at < bracket)
     # At its breakpoint a neuron adds weight |slope| to the slope of the sum, on or off.
     at, bend = jax.lax.sort(
@@ -50,14 +50,14 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     values = jnp.cumsum(jnp.concatenate([ray.margin(after)[None], rises]))
 
     # Rounding must not flip an output that is exactly 0, as where no neuron is on.
-    terms = jnp.sum(jnp.abs(weight * start)) + ends * jnp.sum(jnp.abs(weight * slope))
+    terms = jnp.sum(jnp.abs(weight * pre)) + ends * jnp.sum(jnp.abs(weight * slope))
     flipped = values < jnp.where(ends == after, 0, -4 * jnp.finfo(values.dtype).eps * terms)
 
     def crossing(n: Array) -> Array:
         """The zero on the segment that ends at n: prefix sums find it, fresh values polish it."""
         left, right = ends[n - 1], ends[n]
         middle = (left + right) / 2
-        rise = jnp.sum(jnp.where(start + middle * slope > 0, weight * slope, 0))
+        rise = jnp.sum(jnp.where(pre + middle * slope > 0, weight * slope, 0))
         share = ratio(values[n - 1], values[n - 1] - values[n])
         c = left + (right - left) * jnp.clip(share, 0, 1)
 
@@ -87,7 +87,7 @@ class _Newton(NamedTuple):
 
 
 def first_crossings(
-    start: Float[Array, "n k"],
+    pre: Float[Array, "n k"],
     slope: Float[Array, "n k"],
     weight: Float[Array, " k"],
     signs: Float[Array, " n"],
@@ -107,13 +107,13 @@ def first_crossings(
     dot = partial(jnp.dot, precision=PRECISION)
     absolute = jnp.abs(weight)
     signed_and_absolute = jnp.stack([weight, absolute], axis=1)
-    constant, growth = dot(jnp.abs(start), absolute), dot(jnp.abs(slope), absolute)
+    constant, growth = dot(jnp.abs(pre), absolute), dot(jnp.abs(slope), absolute)
 
     def tolerance(c: Array) -> Array:
-        return 4 * jnp.finfo(start.dtype).eps * (constant + c * growth)
+        return 4 * jnp.finfo(pre.dtype).eps * (constant + c * growth)
 
     def at(c: Array) -> Array:
-        return start + c[:, None] * slope
+        return pre + c[:, None] * slope
 
     def sums(c: Array) -> Array:
         return signs * dot(relu(at(c)), weight)
@@ -130,7 +130,7 @@ def first_crossings(
         going = state.going & ~free & (jnp.abs(value) > tolerance(c))
         return _Newton(c, value, going, state.trips + 1)
 
-    value, unsigned = dot(relu(start), signed_and_absolute).T
+    value, unsigned = dot(relu(pre), signed_and_absolute).T
     value = signs * value
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.going) & (state.trips < TRIPS),
@@ -140,7 +140,7 @@ def first_crossings(
 
     # The tolerance is a bound: one more step comes as near as the sums are.
     c, rise = newton(state.c, state.value)
-    tangent, unsigned_tangent = dot(jnp.where(at(c) > 0, start, 0), signed_and_absolute).T
+    tangent, unsigned_tangent = dot(jnp.where(at(c) > 0, pre, 0), signed_and_absolute).T
     low = (signs * tangent + unsigned_tangent + value - unsigned) / 2
     found = sums(c)
     past = (c >= brackets) & (found > tolerance(c))
