@@ -23,7 +23,7 @@ from benchmarks.timing import markdown, write
 from jaxkkt import engine
 from jaxkkt.optimizers import log_loss_time
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
-from jaxkkt.specs.grid import grid
+from jaxkkt.runs.grid import grid
 from jaxkkt.specs.optimizers import PaperSchedule
 from jaxkkt.training import Status
 

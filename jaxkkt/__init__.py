@@ -18,6 +18,7 @@ from jaxkkt import (
     plotting,
     protocols,
     representations,
+    runs,
     specs,
     theory,
     training,
@@ -28,12 +29,12 @@ from jaxkkt.engine import draw, held_out, landed, load_network, plan_sweep, summ
 from jaxkkt.measurements import Certificates, Flips, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+from jaxkkt.runs.grid import grid
+from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs import data, initializations
 from jaxkkt.specs.base import Count, Number, Spec, from_json
-from jaxkkt.specs.grid import grid
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
-from jaxkkt.specs.run import Curve, Run
 from jaxkkt.training import Status, train, train_through
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "plotting",
     "protocols",
     "representations",
+    "runs",
     "specs",
     "summarize",
     "sweep",

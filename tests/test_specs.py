@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import jaxkkt as jk
-from jaxkkt.specs.run import Run
+from jaxkkt.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

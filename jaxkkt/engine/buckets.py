@@ -12,8 +12,8 @@ import jax
 
 from jaxkkt.engine.devices import cores
 from jaxkkt.representations import Representation, step_flops
+from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
-from jaxkkt.specs.run import Run
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).

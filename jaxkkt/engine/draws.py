@@ -8,7 +8,7 @@ import numpy as np
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Training
-from jaxkkt.specs.run import Run
+from jaxkkt.runs.run import Run
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:

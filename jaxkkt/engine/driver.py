@@ -26,7 +26,7 @@ from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.store import Store
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.specs.run import Run, fields_of, unique
+from jaxkkt.runs.run import Run, fields_of, unique
 from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")

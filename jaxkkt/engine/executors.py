@@ -17,7 +17,7 @@ from jaxkkt.engine.devices import devices, environment, using
 from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
-from jaxkkt.specs.run import Run
+from jaxkkt.runs.run import Run
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
 # of all.

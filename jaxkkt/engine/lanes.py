@@ -16,7 +16,7 @@ from jaxkkt.engine.draws import draw, pad_data, pad_params
 from jaxkkt.engine.measuring import CURVE, measure
 from jaxkkt.engine.programs import Lane, Programs, numbers_of
 from jaxkkt.networks import Params
-from jaxkkt.specs.run import Run
+from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.

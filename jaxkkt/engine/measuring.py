@@ -12,8 +12,8 @@ from jaxkkt.engine.devices import device
 from jaxkkt.engine.draws import Seen, held_out, seen
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
-from jaxkkt.specs.run import Run
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status")

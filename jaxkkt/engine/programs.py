@@ -19,8 +19,8 @@ from jaxkkt.engine.measuring import compile_measurements
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation
+from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
-from jaxkkt.specs.run import Run
 from jaxkkt.training import Pause, Status
 
 

@@ -14,7 +14,7 @@ from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.measuring import CURVE
 from jaxkkt.files import write_whole
 from jaxkkt.measurements import Measurement
-from jaxkkt.specs.run import KINDS, fields_of
+from jaxkkt.runs.run import KINDS, fields_of
 from jaxkkt.training import SUCCEEDED, Status
 
 NOT_RUN = -1

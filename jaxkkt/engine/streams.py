@@ -13,7 +13,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import settings, using
 from jaxkkt.engine.lanes import Row, Tally, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.specs.run import Run
+from jaxkkt.runs.run import Run
 
 SECONDS_BETWEEN_SHOWS = 0.25
 

@@ -1,1 +1,1 @@
-"""What a run is: data, network, initialization, training and measurements, as frozen classes."""
+"""The parts of a run as frozen classes: data, network, initialization, optimizer; identity."""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from jaxkkt import engine
 from jaxkkt.engine.results import NOT_RUN
 from jaxkkt.networks import Params
-from jaxkkt.specs.run import Run, fields_of
+from jaxkkt.runs.run import Run, fields_of
 from jaxkkt.studies.claims import Claim
 
 

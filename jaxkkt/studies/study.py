@@ -17,7 +17,7 @@ from jaxkkt import engine, plotting
 from jaxkkt.engine.devices import provenance
 from jaxkkt.engine.results import save
 from jaxkkt.files import write_whole
-from jaxkkt.specs.run import unique
+from jaxkkt.runs.run import unique
 from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged
 from jaxkkt.studies.options import Options, Preset, read

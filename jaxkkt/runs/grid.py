@@ -9,13 +9,13 @@ import numpy as np
 import optax
 
 from jaxkkt.protocols import PROTOCOLS, Protocol
+from jaxkkt.runs.run import Curve, Run, measurements
 from jaxkkt.specs import data, initializations, optimizers
 from jaxkkt.specs.base import Spec, unknown_field
 from jaxkkt.specs.data import Data
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Optimizer
-from jaxkkt.specs.run import Curve, Run, measurements
 
 # The kinds that a grid knows by name.
 DATA: dict[str, type[Data]] = {

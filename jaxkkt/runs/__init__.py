@@ -1,0 +1,1 @@
+"""Runs: one network trained on one dataset and measured, as data; and grids of them."""
