@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
