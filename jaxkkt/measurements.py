@@ -29,8 +29,9 @@ from jaxkkt.specs.base import Number, Spec, described
 
 # What a measurement may ask for, by the names of its parameters.
 NEEDS = ("params", "data", "test", "start", "protocol", "curve")
-# Samples on the margin at which `Flips` looks, and the shares of them that it asks to be flipped.
-SLACKS = (1.05, 1.1, 1.15, 1.2)
+# Slacks at which `Flips` looks beside its own, those next to the default one after it, and the
+# shares of the samples on the margin that it asks to be flipped.
+SLACKS = (1.1, 1.15, 1.2, 1.05)
 SHARES = {"half": 0.5, "90": 0.9, "99": 0.99}
 
 
@@ -171,11 +172,10 @@ class Flips(Measurement):
         smallest = jnp.min(jnp.where(real, margins, jnp.inf))
         chosen = perturbations.on_margin(margins, self.slack, mask=real)
         direction = perturbations.universal_direction(x, y, chosen)
-        bisected = perturbations.flip_size_bisection(params, x, y, direction, chosen)
         norm = networks.squared_norm(params)
         exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
 
-        def size_at(slack: Array) -> Array:
+        def bisected(before: Any, slack: Array) -> tuple[Any, Array]:
             others = perturbations.on_margin(margins, slack, mask=real)
 
             def search(_: None) -> Array:
@@ -183,13 +183,17 @@ class Flips(Measurement):
                 return perturbations.flip_size_bisection(params, x, y, along, others).size
 
             # Slacks with the same samples have the same flips.
-            return jax.lax.cond(jnp.all(others == chosen), lambda _: bisected.size, search, None)
+            same = jnp.all(others == before[0])
+            size = jax.lax.cond(same, lambda _: before[1], search, None)
+            return (others, size), size
 
-        sizes = jax.lax.map(size_at, jnp.asarray(SLACKS, margins.dtype))
+        slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
+        nobody = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
+        sizes = jax.lax.scan(bisected, nobody, slacks)[1]
         return {
-            "flip_size": bisected.size,
+            "flip_size": sizes[0],
             "flip_size_exact": exact.size,
-            "flip_size_least": jnp.nanmin(jnp.append(sizes, bisected.size)),
+            "flip_size_least": jnp.nanmin(sizes),
             **{
                 f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
                 for name, share in SHARES.items()

@@ -129,9 +129,11 @@ def step(
     moved = _move(state, sight, status, protocol)
     if pause is None:
         return moved
-    # A run that pauses goes on later, from all of its state.
+    # A run that pauses goes on later, from all of its state. A mini-batch's log loss is part of it,
+    # a full batch's is not, and says where the run stands.
     paused = moved.status == Status.PAUSED
-    kept = state._replace(status=moved.status)
+    full = protocol.full_batch(data.y.shape[0])
+    kept = state._replace(status=moved.status, log_loss=(moved if full else state).log_loss)
     return jax.tree.map(partial(jnp.where, paused), kept, moved)
 
 
@@ -280,10 +282,7 @@ def _(
     data: Dataset,
     representation: Representation,
 ) -> tuple[Params, dict[str, Array]]:
-    paused = state.status == Status.PAUSED  # before log L of this position was noted
-    here = representations.gradient(state.position, encoded, LOSSES[protocol.loss])
     state = finish(state, encoded, protocol)
-    state = state._replace(log_loss=jnp.where(paused, here.log_loss, state.log_loss))
     trained = representations.decode(state.position, params, data, representation)
     return trained, {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
 

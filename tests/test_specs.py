@@ -70,6 +70,8 @@ class TestSpec:
     def test_misspelled_fields_name_the_nearest(self):
         with pytest.raises(ValueError, match="no field of Flow is called 'delat'; did you mean 'd"):
             jk.Flow().replace(delat=0.1)
+        with pytest.raises(ValueError, match="no field is called 'samplse'; did you mean 'samples"):
+            jk.grid(d=10, samplse=20)
 
     def test_labels_are_words(self):
         assert jk.data.UnitSphere(d=2, samples=3).label == "unit sphere"

@@ -1,7 +1,6 @@
 """Measuring a trained network: each measurement at the run's own size, or at a padded one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import device
 from jaxkkt.engine.draws import Seen, held_out, seen
+from jaxkkt.engine.once import once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -171,7 +171,7 @@ def _compiled(structure: Any, shapes: Seen) -> Callable[..., Mapping[str, Any]]:
     return _program(structure, tree, tuple((a.shape, str(a.dtype)) for a in leaves), device())
 
 
-@cache
+@once
 def _program(
     structure: Any, tree: Any, leaves: tuple[Any, ...], _: jax.Device
 ) -> Callable[..., Mapping[str, Any]]:

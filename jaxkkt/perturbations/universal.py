@@ -203,14 +203,20 @@ def _bisection(
     def outputs(c: Array) -> Array:
         return jnp.where(chosen, jax.vmap(Ray.margin, in_axes=(0, None))(rays, c), -1)
 
-    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
+    def between(state: tuple[Array, Array, Array]) -> Array:
+        trip, low, high = state
+        middle = (low + high) / 2
+        return (trip < trips) & (low < middle) & (middle < high)
+
+    def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        trip, low, high = state
         middle = (low + high) / 2
         flipped = jnp.all(outputs(middle) < 0)
-        return jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
+        return trip + 1, jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
 
     zero = jnp.zeros_like(bracket)
-    high = jax.lax.fori_loop(0, trips, halve, (zero, bracket))[1]
+    # Ends before `trips` where no number is left between the two.
+    high = jax.lax.while_loop(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
     at_zero, at_end = outputs(zero), outputs(bracket)
     size = jnp.where(jnp.all(at_end < 0), high, jnp.inf)
     size = jnp.where(jnp.all(at_zero < 0), 0, size)

@@ -80,14 +80,16 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     kinds = {name: values.pop(name, [default]) for name, default in _DEFAULTS.items()}
     seeds = values.pop("seed", list(range(5)))
     common = {} if measure is None else {"measure": measurements(measure)}
+    combinations = [dict(zip(kinds, some, strict=True)) for some in product(*kinds.values())]
+    each = [_parts(combination, common.get("measure")) for combination in combinations]
+    owned = [{name: o for name in values if (o := _owner(name, parts))} for parts in each]
+    for name in values:
+        if not any(name in owners for owners in owned):
+            known = {known for parts in each for known in _names(parts)}
+            raise ValueError(unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known}))
     runs: list[Run] = []
-    used: set[str] = set()
-    order = list(axes)
-    for combination in product(*kinds.values()):
-        parts = _parts(dict(zip(kinds, combination, strict=True)), common.get("measure"))
-        owners = {name: owner for name in values if (owner := _owner(name, parts)) is not None}
-        used |= owners.keys()
-        fields = [name for name in order if name in owners]
+    for parts, owners in zip(each, owned, strict=True):
+        fields = [name for name in axes if name in owners]
         width = {} if "width" in owners or "network" in axes else {"width": 1000}
         for chosen in product(*(values[name] for name in fields), seeds):
             *settings, seed = chosen
@@ -96,13 +98,6 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
                 part, field = owners[name]
                 changes.setdefault(part, {})[field] = value
             runs.append(_run(parts, changes, seed, curve))
-    for name in values:
-        if name not in used:
-            known = {*_DEFAULTS, "seed", "measure", "curve"}
-            for combination in product(*kinds.values()):
-                parts = _parts(dict(zip(kinds, combination, strict=True)), common.get("measure"))
-                known |= set(_names(parts))
-            raise ValueError(unknown_field(name, known))
     return runs
 
 

@@ -1,0 +1,44 @@
+"""What threads share is computed once."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from jaxkkt.engine.once import once
+
+
+def test_threads_that_ask_at_the_same_time_share_one_computation():
+    calls = []
+    ready = Barrier(4, timeout=30)
+
+    @once
+    def slow(number):
+        calls.append(number)
+        time.sleep(0.2)  # for the others to ask
+        return object()
+
+    def ask(_):
+        ready.wait()
+        return slow(1)
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(ask, range(4)))
+    assert calls == [1]
+    assert len(set(map(id, answers))) == 1
+
+
+def test_what_raised_is_computed_again():
+    calls = []
+
+    @once
+    def fails_first(number):
+        calls.append(number)
+        if len(calls) == 1:
+            raise OSError("once")
+        return number
+
+    with pytest.raises(OSError, match="once"):
+        fails_first(2)
+    assert fails_first(2) == 2
