@@ -4,7 +4,10 @@ from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """Members are written `NAME = code, "sentence"`; `describe` gives the sentence."""
+    """Members are written `NAME = code, "sentence"`; `describe` gives the sentence.
+
+    What has one name in several of them has one code.
+    """
 
     _sentence: str
 

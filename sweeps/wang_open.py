@@ -57,7 +57,7 @@ def attacked(params: jk.Params, test: jk.Dataset) -> dict[str, Array]:
 
     at = jnp.asarray(RADII, x.dtype) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))
     return {
-        "error": 1 - jnp.mean(steps.needs_step(y)),
+        "error": jnp.mean(~steps.needs_step(y)),
         "robust_error": 1 - robust_accuracy(params, x, y, at, normalized=True),
         "step_size": jnp.nanmedian(over_good(steps.size)),
         "attack_size": jnp.nanmedian(over_good(radii)),

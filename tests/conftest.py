@@ -1,5 +1,8 @@
 """All tests run with the shapes and types of the package's signatures checked at every call."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import jax
@@ -14,6 +17,22 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jaxtyping.install_import_hook(
     "jaxkkt", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What one process compiles the others read: workers, and the commands that tests start."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    folder = tempfile.mkdtemp()
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    cache = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in cache.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ def test_robust_network_of_vardi_is_no_kkt_point():
     assert residual > 0.8
 
 
+@pytest.mark.slow
 def test_larger_margin_network_of_vardi_is_no_kkt_point():
     """w_j = x_j/d, b_j = 0, v_j = y_j: q_j = 1, and all other samples are at kinks of neuron j.
 

@@ -114,7 +114,11 @@ def test_exact_against_a_fine_grid():
 # --- trained networks ---
 
 
-@pytest.fixture(scope="module", params=[(20, 11, 50), (100, 100, 300)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[(20, 11, 50), pytest.param((100, 100, 300), marks=pytest.mark.slow)],
+    ids=str,
+)
 def trained(request):
     d, m, k = request.param
     x, y = datasets.sphere(jax.random.key(d), m, d)

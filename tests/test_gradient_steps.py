@@ -80,6 +80,7 @@ def test_gradients_are_those_of_autodiff(lazy):
     assert_close(found.size, found.eta * found.gradient_norm, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_blocks_padding_and_lanes_change_nothing(lazy, monkeypatch):
     params, x = lazy
     found = gradient_steps(params, x)

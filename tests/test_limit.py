@@ -178,6 +178,7 @@ def test_order_of_samples_and_neurons_and_the_labels_do_not_matter():
 
 
 @pytest.mark.usefixtures("float64")
+@pytest.mark.slow
 def test_vmapped_equals_looped():
     problems = [trained(seed=0), trained(seed=1), trained(seed=2)]
     params, data = problems[1]
@@ -188,23 +189,23 @@ def test_vmapped_equals_looped():
     for i, one in enumerate(problems):
         expected = follow(*flat(one))
         assert_close(lane(batch, i), expected, rtol=1e-8, atol=1e-10)
-    assert batch.status[:, 0].tolist() == [0, LimitStatus.MISCLASSIFIED, 0]
+    assert batch.status[:, 0].tolist() == [0, LimitStatus.INFEASIBLE, 0]
 
 
 def test_what_cannot_be_followed_says_so():
     params, data = trained()
     wrong = params._replace(v=params.v * jnp.where(jnp.arange(40) < 20, 1, -1))
     trace = follow_flow(wrong, *data, START, LEVELS)
-    assert trace.status.tolist() == [LimitStatus.MISCLASSIFIED] * 2
-    assert "train the network until it classifies all" in LimitStatus(1).describe()
+    assert trace.status.tolist() == [LimitStatus.INFEASIBLE] * 2
+    assert "train the network until it classifies all" in LimitStatus.INFEASIBLE.describe()
     assert np.isnan(trace.params.w).all()
     # Correct, but with margins too small for a loss below 1.
     trace = follow_flow(params._replace(v=params.v * 1e-3), *data, START, LEVELS)
-    assert trace.status.tolist() == [LimitStatus.MISCLASSIFIED] * 2
+    assert trace.status.tolist() == [LimitStatus.INFEASIBLE] * 2
     broken = params._replace(b=params.b.at[3].set(jnp.nan))
     trace = follow_flow(broken, *data, START, LEVELS)
     assert trace.status.tolist() == [LimitStatus.NON_FINITE] * 2
-    assert "NaN or infinite" in LimitStatus(2).describe()
+    assert "NaN or infinite" in LimitStatus.NON_FINITE.describe()
     assert "followed to this level" in LimitStatus(0).describe()
 
 

@@ -58,7 +58,14 @@ def assert_same(got, expected, rtol=1e-7):
 
 
 # With fewer dimensions than open kinks the floor alone would hold what no margin sees: spread 1.
-@pytest.mark.parametrize(("r", "spread", "group"), [(3, 1, 1), (7, 1, 3 * 7 * 7), (7, 8, 1)])
+@pytest.mark.parametrize(
+    ("r", "spread", "group"),
+    [
+        pytest.param(3, 1, 1, marks=pytest.mark.slow),
+        pytest.param(7, 1, 3 * 7 * 7, marks=pytest.mark.slow),
+        (7, 8, 1),
+    ],
+)
 def test_directions(r, group, spread, monkeypatch):
     monkeypatch.setattr(direction_blocks, "GROUP", group)
     rng = np.random.default_rng(r + spread)

@@ -173,7 +173,10 @@ def chebyshev(n, damping=0.05):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(np.float64, 1e-12), pytest.param(np.float32, 1e-6, marks=pytest.mark.slow)],
+)
 def test_coefficients_are_those_of_the_chebyshev_recurrence(dtype, tolerance):
     every_stage = jax.jit(jax.vmap(lambda n, j: optimizers._coefficients(n, j, dtype), (None, 0)))
     stages = jnp.arange(64, dtype=jnp.int32)
@@ -226,6 +229,7 @@ def test_steps_grow_as_the_log_loss_falls_up_to_the_ceiling():
     assert set(n) == {2, 3}
 
 
+@pytest.mark.slow
 def test_steps_grow_in_proportion_once_that_is_more_than_the_largest():
     optimizer = optimizers.log_loss_time(0.01, 2.0, 20.0, proportion=0.05)
     h, n, fall = steps_of(optimizer, [1.0] * 400)

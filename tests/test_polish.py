@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 from cases import problem
-from polish_cases import NEAR, ROOM, ROOT, SIZES, assert_kkt, certify, made
+from polish_cases import NEAR, ROOM, ROOT, assert_kkt, certify, made
 
 from jaxkkt import networks, training
 from jaxkkt.datasets import Dataset
@@ -18,7 +18,7 @@ from jaxkkt.networks import Params
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=["d > m", pytest.param("m > d", marks=pytest.mark.slow)])
 def case(request):
     return made(request.param)
 
@@ -207,6 +207,7 @@ def test_a_disturbed_kkt_network_is_polished_back(name, size):
 # --- limits ---
 
 
+@pytest.mark.slow
 def test_few_working_neurons_end_at_a_kkt_point_of_their_own(wide):
     got = polish(wide.before, *wide.data, working=8)
     assert got.status == PolishStatus.POLISHED

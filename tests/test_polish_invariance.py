@@ -14,7 +14,7 @@ from jaxkkt.networks import Params
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=["d > m", pytest.param("m > d", marks=pytest.mark.slow)])
 def case(request):
     return made(request.param)
 

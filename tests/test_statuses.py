@@ -9,12 +9,22 @@ from cases import CORNERS, assert_same_bits, lane, problem, stacked, train_lanes
 from jaxkkt import losses, networks, optimizers, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
+from jaxkkt.outcomes import Outcome
 from jaxkkt.protocols import Protocol
 from jaxkkt.training import Status
 
 FLOW = optimizers.log_loss_time(0.05)
 DESCENT = optimizers.loss_scaled(0.05)
 CAPPED = Protocol(DESCENT, max_steps=150)
+
+
+def test_one_name_has_one_code():
+    codes = {}
+    for outcomes in Outcome.__subclasses__():
+        for member in outcomes:
+            assert codes.setdefault(member.name, int(member)) == int(member), member
+            assert member.describe()
+    assert len(codes) > 20
 
 
 def check_status(result, status, sentence):

@@ -281,6 +281,7 @@ class TestTransfer:
         starts = [run.initialization.draw_start(run.seed, 9, 100) for run in (first, second)]
         assert (starts[0].w != starts[1].w).any()
 
+    @pytest.mark.slow
     def test_failed_networks_are_left_out_and_counted(self, tmp_path, capsys):
         arguments = ["--d", "2", "--alpha", "3", "--width", "1", "--seeds", "1", "--quiet"]
         assert vardi_transfer.STUDY.main([*arguments, "--out", str(tmp_path)]) == 0

@@ -59,6 +59,7 @@ def trained():
         return run.params, data
 
 
+@pytest.mark.slow
 def test_polish_stays_within_the_parameters_that_were_trained(trained):
     params, data = trained
     got = polish(params, *data, trained=NO_BIASES)
@@ -120,7 +121,7 @@ def test_the_flow_of_folded_biases():
     np.testing.assert_allclose(got.multipliers, expected.multipliers, rtol=1e-7)
 
 
-@pytest.mark.parametrize("points", [OBTUSE, ACUTE])
+@pytest.mark.parametrize("points", [pytest.param(OBTUSE, marks=pytest.mark.slow), ACUTE])
 def test_two_samples_in_closed_form(points):
     case = kkt_cases.two_samples(*points, biases=False)
     assert not case.params.b.any()

@@ -2,35 +2,37 @@
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from functools import wraps
 from threading import Lock
-from typing import ParamSpec, TypeVar
+from typing import Generic, TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def once(function: Callable[P, T]) -> Callable[P, T]:
-    """`functools.cache` for threads, of hashable positional arguments.
+class once(Generic[T]):
+    """`functools.cache` for threads, of functions with hashable arguments, by position.
 
     `functools.cache` computes twice what two threads ask for at the same time: seconds, where that
     is a compilation. What raised is computed again by the next who asks.
     """
-    results: dict[Hashable, Future[T]] = {}
-    lock = Lock()
 
-    @wraps(function)
-    def shared(*args: P.args, **kwargs: P.kwargs) -> T:
-        with lock:
-            first = args not in results
-            result = results.setdefault(args, Future())
+    def __init__(self, function: Callable[..., T]) -> None:
+        self._function = function
+        self._results: dict[Hashable, Future[T]] = {}
+        self._lock = Lock()
+
+    def __call__(self, *args: Hashable) -> T:
+        with self._lock:
+            first = args not in self._results
+            result = self._results.setdefault(args, Future())
         if first:
             try:
-                result.set_result(function(*args, **kwargs))
+                result.set_result(self._function(*args))
             except BaseException as error:
-                with lock:
-                    del results[args]
+                with self._lock:
+                    self._results.pop(args, None)
                 result.set_exception(error)
         return result.result()
 
-    return shared
+    def cache_clear(self) -> None:
+        with self._lock:
+            self._results.clear()

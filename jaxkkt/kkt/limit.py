@@ -39,17 +39,17 @@ class LimitStatus(Outcome):
     """How following the flow ended. `describe` gives each a sentence and a remedy."""
 
     FOLLOWED = 0, "the flow was followed to this level"
-    MISCLASSIFIED = (
-        1,
+    INFEASIBLE = (
+        2,
         "the log loss is not negative or a sample is misclassified to begin with: train the "
         "network until it classifies all",
     )
     NON_FINITE = (
-        2,
+        3,
         "parameters, data or the way there are NaN or infinite: look at the status of the "
         "training run, or follow the flow in float64",
     )
-    BIASES_UNCLEAR = 3, variables.UNCLEAR
+    BIASES_UNCLEAR = 4, variables.UNCLEAR
 
 
 class FlowTrace(NamedTuple):
@@ -180,7 +180,7 @@ def _follow(
         good = jnp.all(jnp.isfinite(place.v)) & jnp.all(jnp.isfinite(c)) & (smallest > 0)
         status = jnp.where(finite & good, LimitStatus.FOLLOWED, LimitStatus.NON_FINITE)
         status = jnp.where(finite & ~fit, LimitStatus.BIASES_UNCLEAR, status)
-        status = jnp.where(finite & ~fine, LimitStatus.MISCLASSIFIED, status).astype(jnp.int32)
+        status = jnp.where(finite & ~fine, LimitStatus.INFEASIBLE, status).astype(jnp.int32)
 
         def known(tree: Any) -> Any:
             followed = status == LimitStatus.FOLLOWED
