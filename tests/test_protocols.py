@@ -1,6 +1,5 @@
 """The flow protocol against the paper's schedule, on runs that are small enough to wait for."""
 
-import numpy as np
 import pytest
 from cases import sweep
 
@@ -22,12 +21,15 @@ def test_the_flow_ends_where_the_paper_does():
     for table in (paper, flow):
         assert (table.status == jk.Status.CONVERGED).all()
     assert (paper.steps / flow.steps).min() >= 50
-    error = abs(flow.flip_size_exact / paper.flip_size_exact - 1)
-    few = error.sel(alpha=[0.5, 0.8, 1.0]).values.ravel()
-    # c jumps where a sample enters or leaves the margin, so a run in ten is let off.
-    assert np.median(few) < 0.0005
-    assert (few <= 0.001).mean() >= 0.9
-    assert (error.sel(alpha=1.2).values <= 0.01).mean() >= 0.8
+    # With fewer samples than dimensions every run ends where the schedule does, by every size. With
+    # more, sizes hang on samples at the margin's edge in single runs, so medians are compared.
+    for name in ("flip_size_exact", "flip_size_half", "flip_size_90", "flip_size_least"):
+        error = abs(flow[name] / paper[name] - 1)
+        assert error.sel(alpha=[0.5, 0.8]).max() <= 0.001, name
+        assert error.sel(alpha=[0.5, 0.8]).median() < 0.0005, name
+        assert error.sel(alpha=1.0).median() <= 0.001, name
+        assert error.sel(alpha=1.2).median() <= 0.005, name
+        assert error.max() <= 0.05, name
     assert abs(flow.on_margin_share - paper.on_margin_share).max() <= 0.04  # two of 59 samples
     change = abs(flow.normalized_margin / paper.normalized_margin - 1)
     assert change.max() < 0.02
