@@ -22,6 +22,7 @@ import jaxkkt as jk
 from jaxkkt import studies
 from jaxkkt.theory import Check, wang
 
+RECORDED = ("assumed", "bound", "measured", "holds", "vacuous")  # of a Check
 LEMMAS = (
     "B.4: neurons that can change their sign",
     "B.5: output",
@@ -87,7 +88,7 @@ class Lemmas(jk.Measurement):
         moved = jk.lazy.project(start._replace(w=start.w + noise), start, reach)
         found: dict[str, list[Array]] = {}
         for network in (params, moved):
-            for name in Check._fields:
+            for name in RECORDED:
                 values = [getattr(c, name) for c in checks(network, start, x, c0, self.gamma)]
                 shape = (len(LEMMAS), len(x))
                 stacked = jnp.stack([v * jnp.ones(shape[1:], x.dtype) for v in values])
@@ -107,12 +108,18 @@ def table(results: xr.Dataset) -> str:
         for k in results.width.values:
             here = results.sel(d=d, width=k).squeeze("samples")
             for i, name in enumerate(LEMMAS):
-                value = {n: here[f"lemma_{n}"][:, i].values for n in Check._fields}
+                value = {n: here[f"lemma_{n}"][:, i].values for n in RECORDED}
+                applies = value["assumed"].astype(bool)
+                bound = "does not apply | | |"
+                if applies.any():
+                    bound = (
+                        f"{np.median(value['bound'][applies]):.3g} | "
+                        f"{np.mean(value['holds'][applies]):.0%} | "
+                        f"{'yes' if value['vacuous'].any() else 'no'} |"
+                    )
                 lines.append(
-                    f"| {d} | {k} | {name} | {np.median(value['measured']):.3g} | "
-                    f"{np.median(value['bound']):.3g} | {np.mean(value['holds']):.0%} | "
-                    f"{'yes' if value['vacuous'].any() else 'no'} | "
-                    f"{np.mean(value['assumed']):.0%} |"
+                    f"| {d} | {k} | {name} | {np.median(value['measured']):.3g} | {bound} "
+                    f"{np.mean(applies):.0%} |"
                 )
             c2 = here.c2.values.ravel()
             least, most = wang.width_window(int(d), float(results.gamma))

@@ -70,6 +70,11 @@ def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
         2 * 0.01 * (40**0.5 + 2 * (40 * np.log(200)) ** 0.5) + 1.21 * 0.1, rel=1e-6
     )
     difference = wang.gradient_difference(params, start, x, c0, 1.5, jax.random.key(0), gamma)
+    assert not difference.assumptions["d^2.4 <= k"].holds  # 40^2.4 is 7,000
+    assert np.isnan(difference.bound)
+    d = 16  # 16^2.4 is 776
+    start, x = networks.lazy(jax.random.key(1), k, d), jnp.eye(d)[0]
+    difference = wang.gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), gamma)
     log = np.log(k * d)
     assert difference.bound == pytest.approx(
         9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
@@ -77,8 +82,8 @@ def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
         + 327 * 4 * d**0.25,
         rel=1e-5,
     )
+    assert difference.assumed
     assert difference.holds
-    assert not difference.assumed  # 40^2.4 is 7,000
 
 
 @pytest.mark.slow

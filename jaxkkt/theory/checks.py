@@ -1,20 +1,130 @@
-"""The form in which a bound and a measurement are held against each other."""
+"""The form in which a theorem and a measurement are held against each other."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+
+class Assumption(NamedTuple):
+    """One of the inequalities that a claim asks for: `left` at most, or below, `right`."""
+
+    left: Float[Array, "*lanes"]
+    right: Float[Array, "*lanes"]
+    holds: Bool[Array, "*lanes"]
 
 
 class Check(NamedTuple):
     """A bound with the paper's explicit constants beside what was measured.
 
-    assumed: whether the assumptions that can be checked hold; a bound is promised only there.
-    holds: whether the measurement obeys the bound, assumed or not.
-    vacuous: whether the bound says nothing, as a lower bound of 0 or less does.
+    assumptions: what the claim asks for, by its formula; a bound is promised only where all hold.
+    bound, measured: the two sides. The bound is NaN where the claim does not apply.
+    slack: by how much the measurement is inside the bound; negative where it is not.
+    holds: whether the measurement obeys the bound; False where the claim does not apply.
+    vacuous: whether the bound says nothing, as a lower bound of 0 or less on a size does.
     """
 
-    assumed: Bool[Array, "*lanes"]
+    assumptions: dict[str, Assumption]
     bound: Float[Array, "*lanes"]
     measured: Float[Array, "*lanes"]
+    slack: Float[Array, "*lanes"]
     holds: Bool[Array, "*lanes"]
     vacuous: Bool[Array, "*lanes"]
+
+    @property
+    def assumed(self) -> Bool[Array, "*lanes"]:
+        """Whether every assumption that can be checked holds."""
+        return _all(self.assumptions)
+
+
+def below(left: Any, right: Any, *, strictly: bool = False) -> Assumption:
+    """The assumption left <= right, or left < right."""
+    left, right = jnp.asarray(left), jnp.asarray(right)
+    return Assumption(left, right, left < right if strictly else left <= right)
+
+
+def at_most(
+    measured: Any,
+    bound: Any,
+    assumptions: dict[str, Assumption],
+    vacuous: Any = False,
+    tolerance: Any = 0.0,
+) -> Check:
+    """The claim measured <= bound, with `tolerance` for rounding."""
+    return _check(1, measured, bound, assumptions, vacuous, tolerance)
+
+
+def at_least(
+    measured: Any,
+    bound: Any,
+    assumptions: dict[str, Assumption],
+    vacuous: Any = False,
+    tolerance: Any = 0.0,
+) -> Check:
+    """The claim measured >= bound, with `tolerance` for rounding."""
+    return _check(-1, measured, bound, assumptions, vacuous, tolerance)
+
+
+def tightest(
+    measured: Array,
+    bound: Array,
+    assumptions: dict[str, Assumption],
+    where: Any = True,
+    rounding: float = 0.0,
+) -> Check:
+    """The claim measured >= bound for all entries `where` it is made, at that with the least slack.
+
+    `rounding` is in units of the largest entry measured.
+    """
+    slack = jnp.where(where, measured - bound, jnp.inf)
+    place = jnp.argmin(slack)
+    here, least = (jnp.broadcast_to(a, slack.shape).ravel()[place] for a in (measured, bound))
+    scale = jnp.max(jnp.abs(jnp.where(where, measured, 0)))
+    return at_least(here, least, assumptions, tolerance=rounding * scale)
+
+
+def table(checks: Mapping[str, Check]) -> str:
+    """A Markdown table with a line for each claim about one network.
+
+    A claim that does not apply names the assumptions that do not hold, with both sides.
+    """
+    lines = ["| claim | measured | bound | |", "| --- | ---: | ---: | --- |"]
+    for name, check in checks.items():
+        failed = [
+            f"{text}: {float(one.left):.3g} against {float(one.right):.3g}"
+            for text, one in check.assumptions.items()
+            if not one.holds
+        ]
+        verdict = "holds" if check.holds else "DOES NOT HOLD"
+        if check.vacuous:
+            verdict += ", says nothing"
+        if failed:
+            verdict = f"does not apply ({'; '.join(failed)})"
+        bound = "" if failed else f"{float(check.bound):.4g}"
+        lines.append(f"| {name} | {float(check.measured):.4g} | {bound} | {verdict} |")
+    return "\n".join(lines)
+
+
+def _check(
+    sign: int,
+    measured: Any,
+    bound: Any,
+    assumptions: dict[str, Assumption],
+    vacuous: Any,
+    tolerance: Any,
+) -> Check:
+    measured = jnp.asarray(measured)
+    applies = _all(assumptions)
+    bound = jnp.where(applies, bound, jnp.nan)
+    slack = sign * (bound - measured)
+    return Check(
+        assumptions, bound, measured, slack, slack >= -tolerance, applies & jnp.asarray(vacuous)
+    )
+
+
+def _all(assumptions: dict[str, Assumption]) -> Bool[Array, "*lanes"]:
+    found = jnp.array(True)
+    for assumption in assumptions.values():
+        found = found & assumption.holds
+    return found

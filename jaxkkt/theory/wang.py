@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxkkt.arithmetic import ratio
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import gradient_steps, input_gradient
 from jaxkkt.requirements import require_positive
-from jaxkkt.theory.checks import Check
+from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
 Point = Float[Array, " d"]
 Real = float | Float[Array, ""]
@@ -40,7 +41,7 @@ def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.0
     k = start.v.shape[0]
     bound = weight_radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
     near = jnp.abs(preactivations(start, x)) <= weight_radius * jnp.linalg.norm(x)
-    return _at_most(bound, jnp.sum(near, dtype=x.dtype), _unit(x), vacuous=bound >= k)
+    return at_most(jnp.sum(near, dtype=x.dtype), bound, _unit(x), vacuous=bound >= k)
 
 
 def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
@@ -48,8 +49,7 @@ def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05
     _require(c0=c0, gamma=gamma)
     log = jnp.log(2 / gamma)
     bound = jnp.sqrt(2 * log) + 2 * log / jnp.sqrt(params.v.shape[0]) + c0
-    assumed = _unit(x) & in_ball(params, start, c0)
-    return _at_most(bound, jnp.abs(apply(params, x)), assumed)
+    return at_most(jnp.abs(apply(params, x)), bound, _inside(params, start, x, c0))
 
 
 def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
@@ -63,7 +63,8 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
     size = jnp.linalg.norm(delta)
     bound = size * jnp.sqrt(2 * jnp.log(d)) + 1 / d
     changed = (preactivations(start, x) > 0) != (preactivations(start, x + delta) > 0)
-    return _at_most(bound, jnp.mean(changed), _unit(x) & (size <= 0.5), vacuous=bound >= 1)
+    asked = {**_unit(x), "|delta| <= 1/2": below(size, 0.5)}
+    return at_most(jnp.mean(changed), bound, asked, vacuous=bound >= 1)
 
 
 def sign_change_probability(
@@ -95,15 +96,14 @@ def gradient_norm(params: Params, start: Params, x: Point, c0: Real, gamma: Real
     changed = (c0 + jnp.sqrt(log / 2)) / jnp.sqrt(k)
     longest = d + 4 * jnp.sqrt(d * jnp.log(8 * k / gamma))
     bound = jnp.sqrt(active * length) - c0 - jnp.sqrt(changed * longest)
-    assumed = _unit(x) & in_ball(params, start, c0)
-    return _at_least(bound, jnp.linalg.norm(input_gradient(params, x)), assumed)
+    norm = jnp.linalg.norm(input_gradient(params, x))
+    return at_least(norm, bound, _inside(params, start, x, c0), vacuous=bound <= 0)
 
 
 def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: Real) -> Check:
     """Lemma B.7, for k and d large enough: |grad f(x)| >= sqrt(d) / 4. It names no constants."""
-    assumed = _unit(x) & in_ball(params, start, c0)
     norm = jnp.linalg.norm(input_gradient(params, x))
-    return _at_least(jnp.sqrt(x.shape[0]) / 4, norm, assumed)
+    return at_least(norm, jnp.sqrt(x.shape[0]) / 4, _inside(params, start, x, c0))
 
 
 def gradient_difference_along(
@@ -138,8 +138,8 @@ def gradient_difference_along(
     )
     here, there = input_gradient(params, x), input_gradient(params, x + delta)
     measured = jnp.dot(direction, here - there, precision=PRECISION)
-    assumed = _unit(x) & _unit(direction) & in_ball(params, start, c0)
-    return _at_most(bound, measured, assumed, vacuous=bound >= jnp.linalg.norm(here))
+    asked = {**_inside(params, start, x, c0), **_unit(direction, "|r| = 1")}
+    return at_most(measured, bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
 
 def gradient_difference(
@@ -174,9 +174,12 @@ def gradient_difference(
     length = jnp.linalg.norm(directions, axis=1, keepdims=True)
     deltas = directions / jnp.where(length > 0, length, 1) * (c1 / jnp.sqrt(d))
     difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
-    assumed = _unit(x) & in_ball(params, start, c0) & (k >= d**2.4)
-    assumed = assumed & (d >= jnp.log(4 / gamma) ** 2)
-    return _at_most(bound, jnp.max(difference), assumed, vacuous=bound >= jnp.linalg.norm(here))
+    asked = {
+        **_inside(params, start, x, c0),
+        "d^2.4 <= k": below(d**2.4, float(k)),
+        "log(4/gamma)^2 <= d": below(jnp.log(4 / gamma) ** 2, float(d)),
+    }
+    return at_most(jnp.max(difference), bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
 
 def step_constant(params: Params, x: Point) -> Array:
@@ -206,19 +209,16 @@ def cone(params: Params, x: Point, scale: Real) -> Check:
     _require(scale=scale)
     scaled = params._replace(w=params.w * scale, b=params.b * scale)
     here, there = (gradient_steps(p, x[None]).size[0] for p in (params, scaled))
-    return _at_most(here * (1 + 1e-3), there, jnp.array(True))
+    return at_most(there, here * (1 + 1e-3), {})
 
 
-def _unit(x: Point) -> Array:
-    return jnp.abs(jnp.linalg.norm(x) - 1) <= ROUNDING
+def _unit(x: Point, name: str = "|x| = 1") -> dict[str, Assumption]:
+    return {name: below(jnp.abs(jnp.linalg.norm(x) - 1), ROUNDING)}
 
 
-def _at_most(bound: Array, measured: Array, assumed: Array, vacuous: Array | bool = False) -> Check:
-    return Check(assumed, bound, measured, measured <= bound, jnp.asarray(vacuous))
-
-
-def _at_least(bound: Array, measured: Array, assumed: Array) -> Check:
-    return Check(assumed, bound, measured, measured >= bound, bound <= 0)
+def _inside(params: Params, start: Params, x: Point, c0: Real) -> dict[str, Assumption]:
+    furthest = jnp.max(ratio(distances(params, start), jnp.abs(params.v)))
+    return {**_unit(x), "|w_j - w_j,0| <= C0 / sqrt(k)": below(furthest, c0 * (1 + ROUNDING))}
 
 
 def _require(**numbers: Any) -> None:

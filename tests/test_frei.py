@@ -1,0 +1,204 @@
+"""The claims of Frei, Vardi, Bartlett, Srebro (2023), on a KKT network solved by hand."""
+
+import jax
+import jax.numpy as jnp
+import kkt_cases
+import numpy as np
+import pytest
+
+from jaxkkt import networks
+from jaxkkt.theory import KKTPoint, frei
+
+pytestmark = pytest.mark.usefixtures("float64")
+ledger = jax.jit(frei.ledger)
+D, SIGMA, TEST = 1000, 1000**-0.5, 60
+
+
+def clustered(d=D, sigma=SIGMA):
+    """Orthogonal means, two positive and one negative, each with one sample: the mean itself."""
+    case = kkt_cases.orthogonal(2, 1, d**0.5)
+    x = np.pad(case.x, ((0, 0), (0, d - 3)))
+    params = case.params._replace(w=np.pad(case.params.w, ((0, 0), (0, d - 3))))
+    point = KKTPoint(
+        jax.tree.map(jnp.asarray, params),
+        *map(jnp.asarray, (x, case.y, case.multipliers, case.slopes)),
+    )
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(0, 3, TEST)
+    test_x = x[cluster] + sigma * rng.normal(size=(TEST, d))
+    return frei.Setting(
+        point,
+        frei.clusters(point.x, point.y, sigma),
+        jnp.arange(3),
+        jnp.asarray(test_x),
+        jnp.asarray(cluster),
+    )
+
+
+@pytest.fixture(scope="module")
+def setting():
+    with jax.enable_x64(True):
+        return clustered()
+
+
+@pytest.fixture(scope="module")
+def found(setting):
+    with jax.enable_x64(True):
+        return ledger(setting)
+
+
+def test_every_claim_holds_at_a_kkt_point(setting, found):
+    assert setting.nice.all()
+    for name, check in found.items():
+        assert check.assumed, (name, check.assumptions)
+        assert check.holds, (name, check)
+
+
+def test_the_numbers_are_those_of_the_formulas(setting, found):
+    d, k, c, p = D, 3, 1 / 3, 0
+    delta = 4 * SIGMA * d**0.5 * np.log(d)
+    clusters = setting.clusters
+    np.testing.assert_allclose(clusters.delta, delta)
+    c_prime = k * (p + delta + 1) / (d - delta + 1)
+    np.testing.assert_allclose(clusters.c_prime, c_prime)
+    room = d - delta - k * p - k * delta
+    eta1 = (2 * delta + p + 1) / room
+    eta2 = 3 * (3 * d + delta + 1) * (1 - 2 * c_prime) / (room * (1 - 3 * c_prime) * c * k)
+    np.testing.assert_allclose(clusters.etas, (eta1, eta2))
+    w, b, v = kkt_cases.arrays(setting.point.params)
+    x, y = np.asarray(setting.point.x), np.asarray(setting.point.y)
+    pulls = np.asarray(setting.point.multipliers)[:, None] * np.asarray(setting.point.slopes)
+    mass = np.stack([(pulls * v**2)[:, side].sum(axis=1) for side in (v > 0, v < 0)])
+    np.testing.assert_allclose(found["A.10: mass of a cluster, at most"].measured, mass.max())
+    np.testing.assert_allclose(
+        found["A.10: mass of a cluster, at most"].bound,
+        1 / ((1 - 2 * c_prime) * (d - delta + 1)),
+    )
+    own = np.where(y > 0, mass[0], mass[1])
+    np.testing.assert_allclose(found["A.11: mass of a cluster, at least"].measured, own.min())
+    np.testing.assert_allclose(
+        found["A.11: mass of a cluster, at least"].bound,
+        (1 - c_prime / (1 - 2 * c_prime)) / (3 * d + delta + 1),
+    )
+    u = y @ x
+    z = (eta1 + eta2) * u
+    test_x, test_y = np.asarray(setting.test_x), y[np.asarray(setting.test_cluster)]
+
+    def outputs(points):
+        return np.maximum(points @ w.T + b, 0) @ v
+
+    q = test_y * outputs(test_x)
+    np.testing.assert_allclose(found["A.12: signs at fresh points"].measured, q.min())
+    np.testing.assert_allclose(found["D.2: outputs at fresh points"].measured, q.max())
+    moved = test_y * outputs(test_x - test_y[:, None] * z)
+    for name, label in (("D.7: fresh positive", 1), ("D.8: fresh negative", -1)):
+        largest = moved[test_y == label].max()
+        np.testing.assert_allclose(found[f"{name} points flipped"].measured, largest)
+    weight = np.abs(v) * pulls.sum(axis=0)
+    below = test_x @ w.T + b + weight * (2 * delta + p + 1)
+    np.testing.assert_allclose(found["D.3: preactivations from below"].slack, below.min())
+    along = np.sign(v) * (w @ u)
+    np.testing.assert_allclose(
+        found["D.4: weights along u"].slack, (along - weight * room).min(), rtol=1e-9
+    )
+    np.testing.assert_allclose(found["D.5: d - Delta - kp - k Delta > 0"].measured, room)
+    active = (test_x @ w.T + b + eta1 * along).min()
+    np.testing.assert_allclose(found["D.6: opposing neurons active"].measured, active)
+    np.testing.assert_allclose(found["D.9: size of z"].measured, np.linalg.norm(z))
+    # The explicit constant is one: the etas of any setting that meets the assumption stay below.
+    assert found["D.9: size of z"].bound > np.linalg.norm(z)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda c: c._replace(means=1.1 * c.means), "|mu_q| = sqrt(d)"),
+        (lambda c: c._replace(sigma=jnp.array(1.5)), "sigma <= 1"),
+        (lambda c: c._replace(sigma=jnp.array(0.5)), "k (p + Delta + 1) <= (d - Delta + 1) / 10"),
+        (lambda c: c._replace(labels=jnp.ones(3)), "both labels"),
+    ],
+)
+def test_assumptions_on_the_clusters(setting, change, name):
+    broken = change(setting.clusters)
+    assert not broken.assumptions()[name].holds
+    assert np.isnan(frei.size(broken).bound)
+
+
+def test_properties_of_a_sample(setting):
+    """Each of P1 to P6 fails where it should, and the lemmas then promise nothing."""
+    c, x = setting.clusters, setting.point.x
+    noisy = x.at[0, 5:].add(3 * SIGMA)
+    found = frei.properties(c, frei.Sample(noisy, setting.cluster))
+    assert not found["P1: |xi_i| <= sigma sqrt(2d)"].holds
+    missing = frei.properties(c, frei.Sample(x[:2], setting.cluster[:2]))
+    assert not missing["P6: every cluster has a sample"].holds
+    towards = x.at[0].add(0.5 * x[1])
+    found = frei.properties(c, frei.Sample(towards, setting.cluster))
+    assert not found["P3: |<mu_q, xi_i>| <= sigma sqrt(d) ln(d)"].holds
+    assert not found["P4: |<x_i, x_l>| <= p + Delta across clusters"].holds
+    both = frei.Sample(x.at[0].add(0.2 * x[2]).at[1].add(0.2 * x[2]), setting.cluster)
+    found = frei.properties(c, both)
+    assert not found["P2: |<xi_i, xi_l>| <= sigma^2 sqrt(2d) ln(d)"].holds
+    shrunk = frei.properties(c, frei.Sample(0.9 * x, setting.cluster))
+    assert not shrunk["P5: <x_i, x_l> >= d - Delta within one"].holds
+    grown = frei.properties(c, frei.Sample(1.8 * x, setting.cluster))
+    assert not grown["P5: <x_i, x_l> <= 3d + Delta within one"].holds
+    promised = frei.mass_from_above(setting._replace(clusters=c._replace(sigma=jnp.array(1e-9))))
+    assert promised.assumed  # the means themselves obey them for any noise
+    far = setting._replace(point=setting.point._replace(x=noisy))
+    assert np.isnan(frei.mass_from_above(far).bound)
+
+
+def test_points_that_are_not_nice_are_left_out(setting):
+    away = setting.test_x.at[0].add(setting.clusters.means[1])
+    moved = setting._replace(test_x=away)
+    assert moved.nice.tolist() == [False] + [True] * (TEST - 1)
+    assert frei.signs(moved).holds
+
+
+def test_the_probabilities():
+    """Proposition A.1, Theorem A.1 and Lemma 2.1 say nothing at small d, much at large."""
+    d, n = 1000, 10
+    log = np.log(d)
+    expected = 3 * n**2 * d ** (-log / 2) + n**2 * np.exp(-d / 16) + d ** (1 - log)
+    assert frei.nice_sample(n, d) == pytest.approx(1 - expected)
+    assert frei.test_error(n, d) == pytest.approx(4 * n * d ** (-log / 2))
+    assert frei.separated(d) == pytest.approx(1 - 2 * d ** (1 - log / 2))
+    assert frei.nice_sample(10, 20) < 0
+
+
+def test_lemma_2_1_by_simulation():
+    """Where its own assumption holds, u separates fresh points at least as often as promised."""
+    d, k, draws = 300, 2, 4000
+    rng = np.random.default_rng(0)
+    means = d**0.5 * np.eye(d)[:k]
+    labels = np.array([1.0, -1.0])
+    cluster = rng.integers(0, k, draws)
+    x = means[cluster] + d**-0.5 * rng.normal(size=(draws, d))
+    right = np.mean(labels[cluster] * (x @ (labels @ means)) > 0)
+    assert 0.9 < frei.separated(d) <= right
+
+
+def test_the_robust_and_the_linear_network(setting):
+    c = setting.clusters
+    robust, linear = frei.robust_network(c), frei.linear_network(c)
+    assert networks.margins(robust, setting.test_x, setting.test_y).min() >= 1
+    x = setting.test_x
+    np.testing.assert_allclose(networks.apply(linear, x), x @ (c.u / c.d), atol=1e-12)
+    for direction in np.random.default_rng(1).normal(size=(20, D)):
+        moved = x + (D**0.5 / 8 * direction / np.linalg.norm(direction))[None]
+        assert (networks.margins(robust, moved, setting.test_y) >= 0.5 - 1e-9).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("means", "labels", "sigma", "message"),
+    [
+        (np.eye(3), np.array([1.0, -1.0, 1.0]), 0.0, "sigma must be positive and finite, got 0"),
+        (np.eye(3), np.array([1.0, -1.0]), 1.0, r"means must be \(k, d\) and labels \(k,\), got"),
+        (np.eye(2), np.array([1.0, 2.0]), 1.0, "the labels of clusters must be -1 or 1"),
+    ],
+)
+def test_bad_clusters_are_refused(means, labels, sigma, message):
+    with pytest.raises(ValueError, match=message):
+        frei.clusters(means, labels, sigma)

@@ -1,0 +1,230 @@
+"""The claims of Vardi, Yehudai, Shamir (2022), on KKT networks solved by hand and polished."""
+
+import jax
+import jax.numpy as jnp
+import kkt_cases
+import numpy as np
+import pytest
+import scipy.integrate
+from cases import problem
+
+from jaxkkt import datasets, kkt, networks, theory, training
+from jaxkkt.networks import Params
+from jaxkkt.theory import KKTPoint, kkt_point, vardi
+
+ledger = jax.jit(vardi.ledger)
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def exact(case):
+    """A network of `kkt_cases`, with its own multipliers and slopes."""
+    return KKTPoint(
+        jax.tree.map(jnp.asarray, case.params),
+        *map(jnp.asarray, (case.x, case.y, case.multipliers, case.slopes)),
+    )
+
+
+@pytest.fixture
+def orthogonal():
+    """x_i = sqrt(d) e_i for i <= 4 of d = 12, three positive: m = 4 of 13/3 allowed."""
+    case = kkt_cases.orthogonal(3, 1, 12**0.5)
+    x = np.pad(case.x, ((0, 0), (0, 8)))
+    params = case.params._replace(w=np.pad(case.params.w, ((0, 0), (0, 8))))
+    return exact(case._replace(params=params, x=x))
+
+
+def test_every_lemma_holds_at_a_kkt_point(orthogonal):
+    s = vardi.summary(orthogonal.x, orthogonal.y)
+    assert (int(s.m), int(s.d), float(s.p), float(s.share)) == (4, 12, 0.0, 0.25)
+    for name, check in ledger(orthogonal, s).items():
+        assert check.assumed, (name, check.assumptions)
+        assert check.holds, (name, check)
+
+
+def test_the_numbers_are_those_of_the_formulas(orthogonal):
+    s = vardi.summary(orthogonal.x, orthogonal.y)
+    c, p, m, d = 0.25, 0.0, 4, 12
+    c_prime = m * (p + 1) / (d + 1)
+    eta1, eta2 = 1 / d, 2 * (c * c_prime + 1) * (d + 1) / (m * c * d)
+    np.testing.assert_allclose(s.etas, (eta1, eta2))
+    found = ledger(orthogonal, s)
+    z = (eta1 + eta2) * np.asarray(orthogonal.y) @ np.asarray(orthogonal.x)
+    np.testing.assert_allclose(vardi.perturbation(orthogonal, s), z)
+    np.testing.assert_allclose(found["C.9: size of z"].measured, np.linalg.norm(z))
+    np.testing.assert_allclose(found["C.9: size of z"].bound, 18 * 24**0.5 / (c * 2))
+    assert found["C.9: size of z"].vacuous  # far beyond sqrt(12)
+    np.testing.assert_allclose(found["C.5: d - m p > 0"].measured, 12)
+    w, b, v = kkt_cases.arrays(orthogonal.params)
+    pulls = np.asarray(orthogonal.multipliers)[:, None] * np.asarray(orthogonal.slopes)
+    masses = [np.sum(v[side] ** 2 * pulls[:, side]) for side in (v >= 0, v < 0)]
+    np.testing.assert_allclose(found["C.2: mass of the multipliers"].measured, min(masses))
+    bound = m * c / ((c * c_prime + 1) * (d + 1))
+    np.testing.assert_allclose(found["C.2: mass of the multipliers"].bound, bound)
+    x, y = np.asarray(orthogonal.x), np.asarray(orthogonal.y)
+    moved = y * (np.maximum((x - y[:, None] * z) @ w.T + b, 0) @ v)
+    np.testing.assert_allclose(found["C.7: positive samples flipped"].measured, moved[:3].max())
+    np.testing.assert_allclose(found["C.8: negative samples flipped"].measured, moved[3])
+    slack = x @ w.T + b + (p + 1) * np.abs(v) * pulls.sum(axis=0)
+    np.testing.assert_allclose(
+        found["C.3: preactivations from below"].slack, slack.min(), atol=1e-12
+    )
+    gain = np.sign(v) * (w @ (y @ x)) - np.abs(v) * pulls.sum(axis=0) * (d - m * p)
+    np.testing.assert_allclose(found["C.4: weights along u"].slack, gain.min(), atol=1e-12)
+    active = x @ w.T + b + eta1 * np.sign(v) * (w @ (y @ x))
+    np.testing.assert_allclose(
+        found["C.6: opposing neurons active"].slack, active.min(), atol=1e-12
+    )
+
+
+@pytest.mark.slow
+def test_a_polished_network_obeys_every_lemma():
+    key = jax.random.key(3)
+    data = datasets.Dataset(*map(jnp.asarray, datasets.sphere(key, 3, 400)))
+    data = data._replace(y=jnp.array([1.0, -1.0, 1.0]))
+    start = networks.torch_linear(jax.random.key(1), 12, 400)
+    trained = training.train(start, *data).params
+    polished = kkt.polish(trained, *data)
+    point = kkt_point(polished.params, *data, kkt.certificate(polished.params, *data))
+    s = vardi.summary(*data)
+    for name, check in ledger(point, s).items():
+        assert check.assumed, (name, check.assumptions)
+        assert check.holds, (name, check)
+    # The trained network is no KKT point yet: nothing is promised about it.
+    early = kkt_point(trained, *data, kkt.certificate(trained, *data))
+    assert not vardi.mass(early, s).assumed
+    assert np.isnan(vardi.mass(early, s).bound)
+
+
+def broken(point, what):
+    if what == "multiplier":
+        return point._replace(multipliers=point.multipliers.at[1].multiply(1.1))
+    if what == "sign":
+        return point._replace(multipliers=-point.multipliers)
+    if what == "weight":
+        return point._replace(params=point.params._replace(w=point.params.w.at[0].multiply(1.05)))
+    if what == "scale":
+        return point._replace(params=Params(*(1.1 * leaf for leaf in point.params)))
+    return point._replace(params=point.params._replace(b=point.params.b - 0.3))
+
+
+@pytest.mark.parametrize("what", ["multiplier", "sign", "weight", "scale", "bias"])
+def test_what_is_no_kkt_point_is_told(orthogonal, what):
+    s = vardi.summary(orthogonal.x, orthogonal.y)
+    found = ledger(broken(orthogonal, what), s)
+    failed = {
+        n for n, a in found["C.2: mass of the multipliers"].assumptions.items() if not a.holds
+    }
+    assert failed & {"residual = 0", "q_i >= 1", "lambda_i >= 0", "slackness = 0"}
+    assert not found["C.7: positive samples flipped"].assumed
+    assert np.isnan(found["C.7: positive samples flipped"].bound)
+
+
+def test_assumptions_on_the_samples(orthogonal):
+    x, y = orthogonal.x, orthogonal.y
+    outside = vardi.summary(1.1 * x, y).assumptions()
+    assert not outside["|x_i| = sqrt(d)"].holds
+    crowded = vardi.summary(12**0.5 * jnp.eye(12), jnp.resize(jnp.array([1.0, -1.0]), 12))
+    assert not crowded.assumptions()["m <= (d+1) / (3 (p+1))"].holds
+    with pytest.raises(ValueError, match="samples of both labels, got 3 of one"):
+        vardi.summary(x, y, y > 0)
+
+
+def test_the_corollary_is_about_the_samples_on_the_margin(orthogonal):
+    """A fifth sample far inside its class has no multiplier, another norm, and changes nothing."""
+    w = orthogonal.params.w
+    far = 3 * w[0] / jnp.linalg.norm(w[0]) * 12**0.5
+    more = KKTPoint(
+        orthogonal.params,
+        jnp.concatenate([orthogonal.x, far[None]]),
+        jnp.append(orthogonal.y, 1.0),
+        jnp.append(orthogonal.multipliers, 0.0),
+        jnp.concatenate([orthogonal.slopes, jnp.array([[1.0, 0.0]])]),
+    )
+    assert not vardi.summary(more.x, more.y).assumptions()["|x_i| = sqrt(d)"].holds
+    some = vardi.on_margin(more)
+    assert some.chosen.tolist() == [True] * 4 + [False]
+    alone = ledger(orthogonal, vardi.summary(orthogonal.x, orthogonal.y))
+    for name, check in ledger(more, some).items():
+        assert check.assumed, name
+        np.testing.assert_allclose(check.slack, alone[name].slack, atol=1e-9, err_msg=name)
+
+
+def test_padding_is_inert(orthogonal):
+    wide = networks.pad(orthogonal.params, 5, 12)
+    padded = KKTPoint(
+        wide,
+        jnp.pad(orthogonal.x, ((0, 2), (0, 0))),
+        jnp.pad(orthogonal.y, (0, 2)),
+        jnp.pad(orthogonal.multipliers, (0, 2)),
+        jnp.pad(orthogonal.slopes, ((0, 2), (0, 3))),
+    )
+    alone = ledger(orthogonal, vardi.summary(orthogonal.x, orthogonal.y))
+    for name, check in ledger(padded, vardi.summary(padded.x, padded.y)).items():
+        assert check.holds, name
+        np.testing.assert_allclose(check.measured, alone[name].measured, atol=1e-9, err_msg=name)
+
+
+# --- Theorem 3.1 and Lemma 3.1 ---
+
+
+def test_the_robust_network_keeps_its_promise():
+    _, (x, y) = problem(20, 60, 5)
+    x = x * 60**0.5 / jnp.linalg.norm(x, axis=1, keepdims=True)
+    s = vardi.summary(x, y)
+    network = vardi.robust_network(x, y, float(s.p / s.d))
+    np.testing.assert_allclose(networks.margins(network, x, y), 1)
+    radius = float(vardi.robust_radius(s))
+    assert radius == pytest.approx((1 - float(s.p) / 60) * 60**0.5 / 4)
+    # By its own argument a sample's neuron stays at least half on, and all others off.
+    for direction in np.random.default_rng(0).normal(size=(50, 60)):
+        away = radius * direction / np.linalg.norm(direction)
+        assert networks.margins(network, x + away[None], y).min() >= 0.5 - 1e-9
+    # Towards 0 its margin is half at the radius itself, where x is worst.
+    inward = networks.margins(network, x * (1 - radius / 60**0.5), y)
+    np.testing.assert_allclose(inward, 0.5)
+    with pytest.raises(ValueError, match=r"c is a share of d in \[0, 1\), got 1"):
+        vardi.robust_network(x, y, 1.0)
+
+
+@pytest.mark.parametrize("d", [3, 10, 100])
+def test_the_density_of_correlations(d):
+    total, _ = scipy.integrate.quad(lambda t: float(vardi.correlation_density(t, d)), 0, 1)
+    assert total == pytest.approx(1, abs=1e-8)
+    points = np.random.default_rng(d).normal(size=(2, 20_000, d))
+    points /= np.linalg.norm(points, axis=2, keepdims=True)
+    above = np.mean(np.abs(np.sum(points[0] * points[1], axis=1)) > 0.3)
+    tail, _ = scipy.integrate.quad(lambda t: float(vardi.correlation_density(t, d)), 0.3, 1)
+    assert above == pytest.approx(tail, abs=5 * (tail * (1 - tail) / 20_000) ** 0.5 + 1e-9)
+
+
+def test_the_lemma_of_correlations_is_a_lower_bound():
+    # d^2 (d) (3/4)^((d-3)/2) for m = d = 100: 1e6 times 8.7e-7.
+    expected = 1 - 100**3 * 0.75**48.5
+    assert float(vardi.uncorrelated(100, 100, half=True)) == pytest.approx(expected, rel=1e-9)
+    least = float(vardi.uncorrelated(30, 60, half=True))
+    assert least < 0  # says nothing
+    m, d, draws = 8, 80, 400
+    points = np.random.default_rng(0).normal(size=(draws, m, d))
+    points /= np.linalg.norm(points, axis=2, keepdims=True)
+    products = np.abs(points @ points.transpose(0, 2, 1))[:, ~np.eye(m, dtype=bool)]
+    promised = float(vardi.uncorrelated(m, d, half=True))
+    assert 0 < promised <= np.mean(products.max(axis=1) <= 0.5) + 1e-12
+    assert float(vardi.uncorrelated(100, 10**6, half=False)) > 0.999
+    assert float(vardi.uncorrelated(100, 4, half=False)) == -np.inf
+
+
+def test_the_table_says_why_a_claim_does_not_apply(orthogonal):
+    s = vardi.summary(orthogonal.x, orthogonal.y)
+    lines = theory.table(ledger(orthogonal, s)).splitlines()
+    assert len(lines) == 2 + 9
+    assert lines[2].startswith("| C.1: all on the margin | 1 | 1 | holds |")
+    assert lines[-1].endswith("| holds, says nothing |")
+    low = ledger(orthogonal, s)["C.5: d - m p > 0"]._replace(holds=jnp.array(False))
+    assert "DOES NOT HOLD" in theory.table({"x": low})
+    outside = ledger(
+        orthogonal._replace(x=1.1 * orthogonal.x), vardi.summary(1.1 * orthogonal.x, orthogonal.y)
+    )
+    text = theory.table(outside)
+    assert "does not apply (" in text
+    assert "|x_i| = sqrt(d): 0.1 against 1e-05" in text
+    assert "nan" not in text
