@@ -12,6 +12,7 @@ from jaxkkt import (
     lazy,
     losses,
     measurements,
+    mixtures,
     networks,
     optimizers,
     perturbations,
@@ -26,7 +27,7 @@ from jaxkkt import (
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import draw, held_out, landed, load_network, plan_sweep, summarize, sweep
-from jaxkkt.measurements import Certificates, Flips, Measurement, StepFlips
+from jaxkkt.measurements import Certificates, ClusterFlips, Flips, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
 from jaxkkt.runs.grid import grid
@@ -39,6 +40,7 @@ from jaxkkt.training import Status, train, train_through
 
 __all__ = [
     "Certificates",
+    "ClusterFlips",
     "Count",
     "Curve",
     "Dataset",
@@ -74,6 +76,7 @@ __all__ = [
     "load_network",
     "losses",
     "measurements",
+    "mixtures",
     "networks",
     "optimizer",
     "optimizers",

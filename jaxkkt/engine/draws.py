@@ -32,6 +32,17 @@ def held_out(run: Run) -> Dataset:
     return found
 
 
+def truth(run: Run) -> Any:
+    """What the run's points were made of; raises ValueError where its data do not tell."""
+    found = run.data.draw_truth(run.seed)
+    if found is None:
+        raise ValueError(
+            f"a measurement asks for the truth behind the points, and {run.data.label!r} has none: "
+            "jk.data.Clusters has, and any distribution with a method draw_truth(seed)"
+        )
+    return found
+
+
 def pad_params(params: Params, width: int, dim: int) -> Params:
     """The same numbers, with zero neurons and coordinates up to the sizes given."""
     return Params(_fit(params.w, width, dim), _fit(params.b, width), _fit(params.v, width))
@@ -50,6 +61,7 @@ class Seen(NamedTuple):
     test: Dataset | None
     start: Params | None
     protocol: Training | None
+    truth: Any = None
 
     def padded(self, samples: int, dim: int, width: int, tests: int) -> "Seen":
         return Seen(
@@ -58,6 +70,7 @@ class Seen(NamedTuple):
             None if self.test is None else pad_data(self.test, tests, dim),
             None if self.start is None else pad_params(self.start, width, dim),
             self.protocol,
+            self.truth,
         )
 
 
@@ -69,6 +82,7 @@ def seen(run: Run, params: Params, start: Params, data: Dataset, needs: Collecti
         held_out(run) if "test" in needs else None,
         start if "start" in needs else None,
         run.protocol if "protocol" in needs else None,
+        truth(run) if "truth" in needs else None,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import Seen, held_out, seen
+from jaxkkt.engine.draws import Seen, held_out, seen, truth
 from jaxkkt.engine.once import once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
@@ -123,6 +123,7 @@ def _padded_shapes(run: Run, measurements: Sequence[Measurement]) -> Seen:
         _points(tests, d) if "test" in needs else None,
         params if "start" in needs else None,
         _numbers(run.protocol) if "protocol" in needs else None,
+        _like(truth(run)) if "truth" in needs else None,
     )
 
 
@@ -137,12 +138,17 @@ def _dtype() -> Any:
 
 
 def _shapes(everything: Seen) -> Seen:
-    sized = jax.tree.map(lambda a: _shape(*np.shape(a)), everything)
-    return sized._replace(protocol=_numbers(everything.protocol))
+    sized = jax.tree.map(lambda a: _shape(*np.shape(a)), everything._replace(truth=None))
+    numbers, made_of = _numbers(everything.protocol), _like(everything.truth)
+    return sized._replace(protocol=numbers, truth=made_of)
 
 
 def _numbers(protocol: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), _array(leaf).dtype), protocol)
+
+
+def _like(arrays: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
 
 
 def _network(width: int, dim: int) -> Any:
@@ -163,6 +169,8 @@ def _example(run: Run, one: Measurement) -> list[Any]:
     asked["protocol"] = run.protocol
     if "test" in one.needs():
         asked["test"] = _points(held_out(run).y.size, run.d)
+    if "truth" in one.needs():
+        asked["truth"] = _like(truth(run))
     return [asked[name] for name in one.needs()]
 
 

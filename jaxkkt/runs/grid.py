@@ -24,6 +24,7 @@ DATA: dict[str, type[Data]] = {
     "gaussian": data.Gaussian,
     "digits": data.Digits,
     "mnist": data.Mnist,
+    "clusters": data.Clusters,
 }
 INITIALIZATIONS: dict[str, type[Initialization]] = {
     "torch": initializations.Torch,

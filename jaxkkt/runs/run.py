@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
@@ -113,7 +113,9 @@ class Run(Spec):
         be told: such a run has no place in a store.
         """
         how = jax.tree.map(lambda leaf: type(leaf)(0), self.protocol)
-        found = self.to_json(digests=True, **self.sizes, protocol=how)
+        asked = any("truth" in one.needs() for one in self.measure)
+        sizes = self.sizes | (_truth_sizes(self.data) if asked else {})
+        found = self.to_json(digests=True, **sizes, protocol=how)
         return json.dumps(found, sort_keys=True)
 
     @cached_property
@@ -254,3 +256,11 @@ def unique(runs: Sequence[Run]) -> list[Run]:
     if not runs:
         raise ValueError("there are no runs: the grid is empty")
     return list(dict.fromkeys(runs))
+
+
+@cache
+def _truth_sizes(data: Data) -> dict[str, Any]:
+    """Shapes and types of what the points are made of, and how many are held out."""
+    arrays, held_out = data.draw_truth(0), data.draw_held_out(0)
+    like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
+    return {"truth": like, "tests": 0 if held_out is None else len(held_out.y)}

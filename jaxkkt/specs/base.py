@@ -176,7 +176,12 @@ def without(spec: Any, *names: str) -> Any:
 def kind_of(cls: type) -> str:
     """The name of a spec's class in JSON: "data.Sphere", or "module:Name" from outside."""
     if cls.__module__.split(".")[0] == PACKAGE:
-        return f"{cls.__module__.removeprefix(f'{PACKAGE}.').removeprefix('specs.')}.{cls.__name__}"
+        module = cls.__module__.split(".")[1:]
+        if module[0] == "specs":
+            module = module[1:2]  # "data", of whatever file in it
+        if module[0] == "measurements":
+            module = module[:1]
+        return ".".join([*module, cls.__name__])
     return f"{cls.__module__}:{cls.__qualname__}"
 
 

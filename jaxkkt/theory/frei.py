@@ -101,7 +101,7 @@ class Clusters(NamedTuple):
 def clusters(
     means: Float[Array | np.ndarray, "k d"],
     labels: Float[Array | np.ndarray, " k"],
-    sigma: float | Float[Array, ""],
+    sigma: float | Float[Array | np.ndarray, ""],
 ) -> Clusters:
     """Raises ValueError unless the means fit their labels, in {-1, 1}, and sigma is positive."""
     require_positive(sigma=sigma)

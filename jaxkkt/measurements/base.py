@@ -1,0 +1,136 @@
+"""What a measurement is: a function of a trained network, and of what it asks for by name."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxkkt.datasets import Dataset
+from jaxkkt.networks import Params
+from jaxkkt.specs.base import Spec, described
+
+# What a measurement may ask for, by the names of its parameters.
+NEEDS = ("params", "data", "test", "start", "protocol", "curve", "truth")
+
+
+class Measurement(Spec):
+    """A function of a trained network, with numbers of its own as fields:
+
+        class Flipped(jk.Measurement):
+            size: jk.Number = 1.0
+
+            def measure(self, params, data):
+                moved = data.x - self.size * data.y[:, None] * some_direction
+                return {"flipped": (jk.networks.margins(params, moved, data.y) < 0).mean()}
+
+    `measure` is compiled. It gets what its parameters name, each at the run's own size. What it
+    returns, a number, an array or a dictionary of them, becomes variables of the results; an array
+    has dimensions of its own, NaN where those of another run are longer.
+    """
+
+    # Whether `measure` knows that samples with y = 0, and neurons and coordinates of zeros, are
+    # padding. It then gets arrays of few round sizes: runs of all sizes share one program.
+    padded: ClassVar[bool] = False
+    # Whether `measure` runs as it is, on the host, instead of being compiled. It may then ask for
+    # `curve`, too: the parameters at the moments of the run's curve, stacked.
+    on_host: ClassVar[bool] = False
+
+    def measure(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        """Attributes of the variables in the results: `long_name`, `units`."""
+        return {}
+
+    def needs(self) -> tuple[str, ...]:
+        """What `measure` asks for; ValueError where that is not among `NEEDS`."""
+        return _needs(self.called(), self.label)
+
+    def called(self) -> Callable[..., Any]:
+        return self.measure
+
+    def computations(
+        self,
+        *,
+        samples: int = 4,
+        d: int = 3,
+        width: int = 5,
+        protocol: Any = None,
+        truth: Any = None,
+        tests: int | None = None,
+        **_: Any,
+    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        def spec(*shape: int) -> Any:
+            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+
+        params = Params(spec(width, d), spec(width), spec(width))
+        data = Dataset(spec(samples, d), spec(samples))
+        test = data if tests is None else Dataset(spec(tests, d), spec(tests))
+        known = {"params": params, "start": params, "data": data, "test": test}
+        known |= {"protocol": protocol, "curve": params, "truth": truth}
+        asked = [known[name] for name in self.needs()]
+        yield lambda here, *args: measured(here, *args), (self, *asked)
+
+
+class Function(Measurement):
+    """An own function as a measurement; its name is that of the one number that it returns."""
+
+    function: Callable[..., Any] = described("own function", default=None, shown=False)
+
+    @property
+    def label(self) -> str:
+        return str(getattr(self.function, "__name__", "function"))
+
+    def called(self) -> Callable[..., Any]:
+        return self.function
+
+    def measure(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def brought(self) -> Any:
+        return self.function
+
+
+def measurement(value: Any) -> Measurement:
+    """A measurement from what a user gives: a spec, its class, or a function."""
+    if isinstance(value, Measurement):
+        return value
+    if isinstance(value, type) and issubclass(value, Measurement):
+        return value()
+    if callable(value):
+        return Function(function=value)
+    raise ValueError(
+        f"a measurement is a function, such as f(params, data), or a jk.Measurement, got {value!r}"
+    )
+
+
+def measured(here: Measurement, *args: Any) -> dict[str, Array]:
+    """What a measurement returns, by name; ValueError where that is no number or array."""
+    found = here.measure(*args)
+    if not isinstance(found, Mapping):
+        found = {here.label.replace(" ", "_"): found}
+    values = {}
+    for name, value in found.items():
+        try:
+            values[str(name)] = jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the measurement {here.label!r} must return numbers or arrays, or a dictionary of "
+                f"them, but {name!r} is {type(value).__name__}"
+            ) from error
+    return values
+
+
+def _needs(function: Callable[..., Any], label: str) -> tuple[str, ...]:
+    names = tuple(inspect.signature(function).parameters)
+    unknown = [name for name in names if name not in NEEDS]
+    if unknown:
+        raise ValueError(
+            f"the measurement {label!r} asks for {', '.join(map(repr, unknown))}: its parameters "
+            f"may be {', '.join(map(repr, NEEDS))}"
+        )
+    return names

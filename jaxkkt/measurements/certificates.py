@@ -1,0 +1,96 @@
+"""How close a network is to a KKT point."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxkkt import kkt
+from jaxkkt.datasets import Dataset
+from jaxkkt.measurements.base import Measurement
+from jaxkkt.networks import Params
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import described
+
+NOT_CERTIFIED = -1
+
+
+class Certificates(Measurement):
+    """How close the network is to a KKT point, by `kkt.certificate`; of arrays the largest entry.
+
+    The point is one of the problem over the parameters that the run's protocol trains.
+
+    `budget` bounds the free slopes at kinks, as there; a network that has more ends STOPPED_EARLY
+    unless the gap shows that they do not matter. Datasets padded beyond `largest` samples are not
+    certified, since a certificate of 1,000 samples takes seconds: their rows are NaN, with status
+    -1.
+    """
+
+    kink_tolerance: float = described(
+        "pairs of a sample and a neuron this near are kinks", default=1e-6
+    )
+    budget: tuple[int, int] = described("neurons with kinks, and kinks of each", default=(256, 4))
+    largest: int = described("most samples that are certified", "samples", default=256)
+    padded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(kink_tolerance=self.kink_tolerance)
+        object.__setattr__(self, "budget", tuple(self.budget))
+
+    def measure(self, params: Params, data: Dataset, protocol: Any) -> dict[str, Array]:
+        if data.y.shape[0] > self.largest:
+            return {name: jnp.full((), jnp.nan) for name in _CERTIFICATE_ATTRIBUTES} | {
+                "certificate_status": jnp.full((), NOT_CERTIFIED, jnp.int32)
+            }
+        found = kkt.certificate(
+            params,
+            *data,
+            kink_tolerance=self.kink_tolerance,
+            budget=self.budget,
+            trained=getattr(protocol, "trained", None),
+        )
+        return {
+            "residual_one_sided": found.one_sided.residual,
+            "residual_clarke": found.clarke.residual,
+            "residual_gap": jnp.maximum(found.one_sided.gap, found.clarke.gap),
+            "slackness": found.clarke.slackness,
+            "kinks": found.kinks,
+            "balance": jnp.max(found.balance),
+            "certificate_status": found.status,
+        }
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return _CERTIFICATE_ATTRIBUTES
+
+
+_CERTIFICATE_ATTRIBUTES = {
+    "residual_one_sided": {
+        "long_name": "stationarity residual |theta - sum_i lambda_i y_i g_i| / |theta| with "
+        "relu'(0) = 0",
+        "units": "1",
+    },
+    "residual_clarke": {
+        "long_name": "stationarity residual with any slope in [0, 1] at kinks",
+        "units": "1",
+    },
+    "residual_gap": {
+        "long_name": "by how much the squared residuals could be smaller, at most",
+        "units": "1",
+    },
+    "slackness": {
+        "long_name": "sum_i lambda_i (q_i - 1) / sum_i lambda_i at min margin 1",
+        "units": "1",
+    },
+    "kinks": {"long_name": "pairs of a sample and a neuron at a kink", "units": "pairs"},
+    "balance": {"long_name": "max_j | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2", "units": "1"},
+    "certificate_status": {
+        "long_name": "what the certificate is worth",
+        "units": "1",
+        "flag_values": ", ".join(str(v) for v in (NOT_CERTIFIED, *map(int, kkt.CertificateStatus))),
+        "flag_meanings": " ".join(
+            ("not_certified", *(s.name.lower() for s in kkt.CertificateStatus))
+        ),
+    },
+}

@@ -1,0 +1,93 @@
+"""Clustered data: Gaussians around means of norm sqrt(d), each cluster with one label.
+
+Frei, Vardi, Bartlett, Srebro (2023), Section 2. `theory.frei` has what the paper proves of them.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxkkt.networks import PRECISION
+
+ARRANGEMENTS = ("sphere", "orthogonal")
+# Draws of all samples' clusters, of which the first with both labels is taken.
+DRAWS = 32
+
+
+class Truth(NamedTuple):
+    """What a draw of clustered data was made of.
+
+    means (k, d), labels (k,) and sigma of the clusters; cluster (n,) and test_cluster (t,), which
+    of them each sample and each fresh point came from.
+    """
+
+    means: Float[Array, "k d"]
+    labels: Float[Array, " k"]
+    sigma: Float[Array, ""]
+    cluster: Int[Array, " n"]
+    test_cluster: Int[Array, " t"]
+
+
+def means(
+    key: PRNGKeyArray,
+    clusters: int,
+    dim: int,
+    arrangement: str = "sphere",
+    correlation: float | Float[Array, ""] = 0.0,
+) -> Float[Array, "k d"]:
+    """Means of norm sqrt(d): "sphere", uniform on it, or "orthogonal" to one another.
+
+    With a correlation rho in [0, 1) all share a direction e: mu_q is along
+    sqrt(rho) e + sqrt(1 - rho) g_q for the unit vectors g_q of the arrangement, so that
+    <mu_q, mu_q'> = rho d where it is orthogonal. Raises ValueError where d has no room for that
+    many orthogonal directions, e among them. Frei et al. (2023), Example 1.
+    """
+    if arrangement not in ARRANGEMENTS:
+        raise ValueError(f"unknown arrangement {arrangement!r}: choose from {ARRANGEMENTS}")
+    drawn = jax.random.normal(key, (clusters + 1, dim))
+    if arrangement == "orthogonal":
+        if clusters + 1 > dim:
+            raise ValueError(
+                f"{clusters} orthogonal means and the direction that they may share need d >= "
+                f"{clusters + 1}, got d = {dim}"
+            )
+        drawn = jnp.linalg.qr(drawn.T)[0].T
+    unit = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+    rho = jnp.asarray(correlation, unit.dtype)
+    mixed = jnp.sqrt(rho) * unit[:1] + jnp.sqrt(1 - rho) * unit[1:]
+    return mixed * jnp.sqrt(float(dim)) / jnp.linalg.norm(mixed, axis=1, keepdims=True)
+
+
+def labels(clusters: int, balance: float = 0.5) -> Float[Array, " k"]:
+    """Labels of the clusters: round(balance k) of them 1, at least one of each label."""
+    if clusters < 2:
+        raise ValueError(f"need at least 2 clusters, one of each label, got {clusters}")
+    positive = min(max(round(balance * clusters), 1), clusters - 1)
+    return jnp.where(jnp.arange(clusters) < positive, 1.0, -1.0)
+
+
+def sample(
+    key: PRNGKeyArray,
+    means: Float[Array, "k d"],
+    labels: Float[Array, " k"],
+    sigma: float | Float[Array, ""],
+    samples: int,
+) -> tuple[Float[Array, "n d"], Float[Array, " n"], Int[Array, " n"]]:
+    """Points x = mu_q + sigma xi with xi standard normal and q uniform, labels y_q, and the q.
+
+    The q are drawn until both labels occur, since the theory asks for both.
+    """
+    cluster_key, noise_key = jax.random.split(key)
+    drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
+    y = labels[drawn]
+    both = jnp.argmax((jnp.max(y, axis=1) > 0) & (jnp.min(y, axis=1) < 0))
+    cluster = drawn[both]
+    noise = jax.random.normal(noise_key, (samples, means.shape[1]), means.dtype)
+    return means[cluster] + sigma * noise, labels[cluster], cluster
+
+
+def direction(means: Float[Array, "k d"], labels: Float[Array, " k"]) -> Float[Array, " d"]:
+    """u = sum_q y_q mu_q, along which Theorem 4.2 flips every network."""
+    return jnp.dot(labels, means, precision=PRECISION)

@@ -1,0 +1,89 @@
+"""Own points and labels."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxkkt import datasets
+from jaxkkt.datasets import Dataset
+from jaxkkt.specs.base import described
+from jaxkkt.specs.data.base import Data, on_host
+from jaxkkt.specs.identity import digest_of_array
+
+
+class Arrays(Data, kw_only=False):
+    """Own points x (m, d) and labels y (m,) in {-1, 1}, and, if you like, held-out points.
+
+    Every seed trains on all of them, from other initial weights. They are told from others by a
+    hash of their numbers, and copied: what happens to your arrays later does not matter.
+    Raises ValueError for data that do not fit, as `datasets.validate` does; float64 is refused
+    while JAX would round it.
+    """
+
+    x: Float[np.ndarray, "m d"] = described("points", default=None, shown=False)
+    y: Float[np.ndarray, " m"] = described("labels", default=None, shown=False)
+    x_test: Float[np.ndarray, "n d"] | None = described(
+        "held-out points", default=None, shown=False
+    )
+    y_test: Float[np.ndarray, " n"] | None = described("their labels", default=None, shown=False)
+    name: str = described("name of the data", default="own", shown=False)
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "x_test", "y_test"):
+            value = getattr(self, name)
+            if value is not None:
+                kept = np.array(value, None if hasattr(value, "dtype") else np.float32)
+                kept.flags.writeable = False
+                object.__setattr__(self, name, kept)
+        datasets.validate(self.x, self.y)
+        if (self.x_test is None) != (self.y_test is None):
+            raise ValueError("held-out points need both x_test and y_test: one is missing")
+        if self.x_test is not None and self.y_test is not None:
+            datasets.validate(self.x_test, self.y_test)
+            if self.x_test.shape[1] != self.d:
+                raise ValueError(
+                    f"held-out points have dimension {self.x_test.shape[1]}, the others {self.d}"
+                )
+
+    @property
+    def d(self) -> int:
+        return int(self.x.shape[1])
+
+    @property
+    def samples(self) -> int:
+        return int(self.x.shape[0])
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of all arrays."""
+        held = (self.x, self.y, self.x_test, self.y_test)
+        return " ".join("" if a is None else digest_of_array(a) for a in held)
+
+    def values(self) -> dict[str, Any]:
+        return {"d": self.d, "samples": self.samples}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Arrays) and (self.content, self.name) == (
+            other.content,
+            other.name,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def draw_training(self, seed: int) -> Dataset:
+        return on_host(self.x, self.y)
+
+    def draw_held_out(self, seed: int) -> Dataset | None:
+        if self.x_test is None or self.y_test is None:
+            return None
+        return on_host(self.x_test, self.y_test)
+
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
+        return {"kind": "data.Arrays", "name": self.name, "array": self.content}

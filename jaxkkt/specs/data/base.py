@@ -1,0 +1,128 @@
+"""What every kind of data is: points of a dimension, drawn from a seed."""
+
+from typing import Any
+from zlib import crc32
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from jaxkkt import datasets
+from jaxkkt.datasets import Dataset
+from jaxkkt.specs.base import Spec, described
+
+HELD_OUT = 256
+
+
+class Data(Spec):
+    """The data of a run: `samples` points of dimension `d`."""
+
+    @property
+    def d(self) -> int:
+        """The input dimension."""
+        raise NotImplementedError
+
+    @property
+    def samples(self) -> int:
+        """The number of points that a run trains on."""
+        raise NotImplementedError
+
+    @property
+    def tag(self) -> str:
+        """What keys are folded with, beside the sizes: draws of one kind share their numbers."""
+        return self.label
+
+    def draw_training(self, seed: int) -> Dataset:
+        """The points that a run of this seed trains on, as NumPy arrays."""
+        raise NotImplementedError
+
+    def draw_held_out(self, seed: int) -> Dataset | None:
+        """Points of the same source that it does not train on, or None where there are none."""
+        raise NotImplementedError
+
+    def draw_truth(self, seed: int) -> Any:
+        """What the points of this seed were made of, where the distribution tells; else None.
+
+        A tuple or dictionary of arrays, of one structure for all seeds.
+        """
+        return None
+
+    def data_key(self, seed: int) -> PRNGKeyArray:
+        return fold(jax.random.key(seed), f"data {self.tag}", self.samples, self.d)
+
+    def test_key(self, seed: int) -> PRNGKeyArray:
+        return fold(jax.random.key(seed), f"test {self.tag}", self.d)
+
+
+class Sized(Data):
+    """Data of any number of samples: `samples` itself, or `alpha` for round(d^alpha) of them.
+
+    Raises ValueError unless exactly one of the two is given, or where a size is out of range.
+    """
+
+    d: int = described("input dimension", default=None)
+    samples: int = described("samples m", "samples", default=None)
+    alpha: float | None = described("sample exponent, m = round(d^alpha)", default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("d", self.d, 1)
+        if self.alpha is not None:
+            object.__setattr__(self, "alpha", float(self.alpha))
+            counted = round(self.d**self.alpha)
+            if self.samples is not None and self.samples != counted:
+                raise ValueError(
+                    "give the sample counts by exactly one of `alpha` and `samples`: alpha = "
+                    f"{self.alpha:g} means {counted}, but samples = {self.samples}"
+                )
+            object.__setattr__(self, "samples", counted)
+        if self.samples is None:
+            raise ValueError("give the sample counts by exactly one of `alpha` and `samples`")
+        require_whole("samples", self.samples, 2)
+        for name in ("d", "samples"):
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    def replace(self, **changes: Any) -> Any:
+        if changes.get("samples") is not None:
+            changes = {"alpha": None, **changes}
+        elif changes.get("alpha") is not None or ("d" in changes and self.alpha is not None):
+            changes = {"samples": None, **changes}
+        return super().replace(**changes)
+
+
+def fold(key: PRNGKeyArray, tag: str, *numbers: int) -> PRNGKeyArray:
+    """A key of its own for every tag and numbers."""
+    for number in (crc32(tag.encode()), *numbers):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+def round_up(size: int) -> int:
+    """The size that draws and measurements are compiled for: few, and not much larger."""
+    return 256 if size <= 256 else -(-size // 1024) * 1024
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """Raises ValueError unless this is an integer from `least` on."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def checked(data: Data, x: Any, y: Any, samples: int, dim: int) -> Dataset:
+    """What a distribution drew; ValueError where that is no data."""
+    if np.shape(x) != (samples, dim) or np.shape(y) != (samples,):
+        raise ValueError(
+            f"{data.label} was asked for x ({samples}, {dim}) and y ({samples},), and drew "
+            f"x {np.shape(x)} and y {np.shape(y)}"
+        )
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    x, y = np.asarray(x, dtype), np.asarray(y, dtype)
+    datasets.validate(x, y)
+    return on_host(x, y)
+
+
+def on_host(x: Any, y: Any) -> Dataset:
+    """Data as NumPy arrays: a device's memory is for what trains."""
+    return Dataset(x, y)

@@ -1,0 +1,76 @@
+"""Clustered data as a spec: samples and held-out points of one run share their means."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxkkt import mixtures
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Number, described
+from jaxkkt.specs.data.base import require_whole
+from jaxkkt.specs.data.distributions import Distribution
+
+
+class Clusters(Distribution):
+    """N(mu_q, sigma^2 I) around `clusters` means of norm sqrt(d), each cluster of one label.
+
+    The means are uniform on the sphere or orthogonal (`means`); with a `correlation` they share a
+    direction, <mu_q, mu_q'> = correlation d where they are orthogonal. A measurement that asks for
+    `truth` gets the means, and the cluster of every point: `mixtures.Truth`.
+    Frei, Vardi, Bartlett, Srebro (2023), Section 2; Example 1 has the three settings
+    sphere and sigma = 1, orthogonal and sigma = 1/sqrt(d), and few correlated clusters.
+    """
+
+    clusters: int = described("clusters", "clusters", default=10)
+    sigma: Number = described("noise of a coordinate; means have norm sqrt(d)", default=1.0)
+    means: str = described("how the means lie", default="sphere")
+    correlation: Number = described("share of d that two means have in common", default=0.0)
+    balance: float = described("share of the clusters labelled 1", default=0.5)
+    tests: int = described("held-out points", "points", default=2000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(sigma=self.sigma)
+        require_whole("clusters", self.clusters, 2)
+        require_whole("tests", self.tests, 2)
+        if self.means not in mixtures.ARRANGEMENTS:
+            raise ValueError(f"means lie {mixtures.ARRANGEMENTS}, got {self.means!r}")
+        if self.means == "orthogonal" and self.d is not None and self.clusters >= self.d:
+            raise ValueError(
+                f"{self.clusters} orthogonal means need d > {self.clusters}, got d = {self.d}"
+            )
+        if not isinstance(self.correlation, jax.core.Tracer) and not 0 <= self.correlation < 1:
+            raise ValueError(f"correlation must be in [0, 1), got {self.correlation}")
+        if not 0 <= self.balance <= 1:
+            raise ValueError(f"balance is a share of the clusters, got {self.balance}")
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
+        return self._drawn(key, key, samples, dim)[0][:2]
+
+    def draw_test(self, key: PRNGKeyArray, data_key: PRNGKeyArray, dim: int) -> tuple[Array, Array]:
+        return self._drawn(key, data_key, self.tests, dim)[0][:2]
+
+    def draw_truth(self, seed: int) -> mixtures.Truth:
+        keys = self.data_key(seed), self.test_key(seed)
+        return jax.tree.map(
+            np.asarray, jax.device_get(_truth(self.sizeless(), *keys, self.samples, self.d))
+        )
+
+    def _drawn(self, key: Array, data_key: Array, samples: int, dim: int) -> tuple[Any, Any, Any]:
+        """Points with labels and clusters; the means, drawn by the run's own key; their labels."""
+        means_key = jax.random.split(data_key)[0]
+        means = mixtures.means(means_key, self.clusters, dim, self.means, self.correlation)
+        labels = mixtures.labels(self.clusters, self.balance)
+        drawn = mixtures.sample(jax.random.split(key)[1], means, labels, self.sigma, samples)
+        return drawn, means, labels
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _truth(spec: Clusters, data_key: Array, test_key: Array, samples: int, dim: int) -> Any:
+    (_, _, cluster), means, labels = spec._drawn(data_key, data_key, samples, dim)
+    (_, _, test_cluster), _, _ = spec._drawn(test_key, data_key, spec.tests, dim)
+    sigma = jax.numpy.asarray(spec.sigma, means.dtype)
+    return mixtures.Truth(means, labels, sigma, cluster, test_cluster)

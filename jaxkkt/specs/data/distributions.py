@@ -1,0 +1,135 @@
+"""Random points of any number: those of `jaxkkt.datasets`, and a user's own."""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxkkt import datasets
+from jaxkkt.datasets import Dataset
+from jaxkkt.specs.base import S, described, without
+from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
+
+
+class Distribution(Sized):
+    """Random points. A subclass brings `draw`, and its numbers as fields:
+
+        class Blobs(jk.data.Distribution):
+            sigma: jk.Number = 1.0
+
+            def draw(self, key, samples, dim):
+                label_key, key = jax.random.split(key)
+                y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+                x = y[:, None] + self.sigma * jax.random.normal(key, (samples, dim))
+                return x, y
+
+    `draw` is compiled: `samples` and `dim` are integers, the fields of type `Number` are traced.
+    Two runs that differ in such numbers alone get the same key.
+    """
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
+        """`samples` points x (samples, dim), and their labels y (samples,) in {-1, 1}."""
+        raise NotImplementedError
+
+    def draw_test(self, key: PRNGKeyArray, data_key: PRNGKeyArray, dim: int) -> tuple[Array, Array]:
+        """Held-out points; `data_key` is the key that the run's own points were drawn with."""
+        return self.draw(key, HELD_OUT, dim)
+
+    def draw_training(self, seed: int) -> Dataset:
+        sizeless, key = self.sizeless(), self.data_key(seed)
+        x, y = jax.device_get(_drawn(sizeless, key, self.samples, self.d))
+        return checked(self, x, y, self.samples, self.d)
+
+    def draw_held_out(self, seed: int) -> Dataset:
+        keys = self.test_key(seed), self.data_key(seed)
+        x, y = jax.device_get(_drawn_test(self.sizeless(), *keys, self.d))
+        return checked(self, x, y, np.shape(y)[0], self.d)
+
+    def sizeless(self: S) -> S:
+        """This spec with none of the sizes, which programs are told apart from it."""
+        return without(self, "d", "samples", "alpha")
+
+    def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        key = jax.random.key(0)
+        yield lambda spec, key: spec.draw(key, self.samples, self.d), (self.sizeless(), key)
+        yield lambda spec, key: spec.draw_test(key, key, self.d), (self.sizeless(), key)
+
+
+class _Padded(Distribution):
+    """A distribution of `jaxkkt.datasets`, drawn at few round shapes: those share programs."""
+
+    function: ClassVar[Callable[..., Dataset]]
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> Dataset:
+        return type(self).function(key, samples, dim)
+
+    def draw_training(self, seed: int) -> Dataset:
+        return self._at(self.data_key(seed), self.samples)
+
+    def draw_held_out(self, seed: int) -> Dataset:
+        return self._at(self.test_key(seed), HELD_OUT)
+
+    def _at(self, key: PRNGKeyArray, samples: int) -> Dataset:
+        shape = (round_up(samples), round_up(self.d))
+        x, y = jax.device_get(_compiled(type(self).function, shape)(key, samples, self.d))
+        return Dataset(x[:samples, : self.d], y[:samples])
+
+
+class Sphere(_Padded):
+    """`datasets.sphere`: x uniform on the sphere of radius sqrt(d), labels uniform.
+
+    Vardi et al. (2022), Section 6.
+    """
+
+    function = staticmethod(datasets.sphere)
+
+
+class UnitSphere(_Padded):
+    """`datasets.unit_sphere`: the same with |x| = 1."""
+
+    function = staticmethod(datasets.unit_sphere)
+
+
+class Gaussian(_Padded):
+    """`datasets.gaussian`: x ~ N(0, I/d), labels uniform. Vardi et al. (2022), Section 6."""
+
+    function = staticmethod(datasets.gaussian)
+
+
+class Function(Distribution):
+    """An own distribution: a function (key, samples, dim) -> x, y that JAX can trace."""
+
+    function: Callable[..., tuple[Any, Any]] = described("own function", default=None, shown=False)
+
+    @property
+    def label(self) -> str:
+        return str(getattr(self.function, "__name__", "function"))
+
+    @property
+    def tag(self) -> str:
+        return "function"
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
+        return self.function(key, samples, dim)
+
+    @property
+    def brought(self) -> Any:
+        return self.function
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _drawn(spec: Any, key: Array, samples: int, dim: int) -> Any:
+    return spec.draw(key, samples, dim)
+
+
+@partial(jax.jit, static_argnums=3)
+def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
+    return spec.draw_test(key, data_key, dim)
+
+
+@cache
+def _compiled(function: Callable[..., Any], shape: tuple[int, int]) -> Callable[..., Any]:
+    return jax.jit(partial(function, shape=shape))

@@ -1,0 +1,62 @@
+"""Handwritten digits, 0 against 1."""
+
+from functools import cache
+
+import numpy as np
+
+from jaxkkt import images
+from jaxkkt.datasets import Dataset
+from jaxkkt.specs.base import described
+from jaxkkt.specs.data.base import Sized
+
+
+class _Images(Sized):
+    """Handwritten digits, 0 against 1, at d = s x s pixels: the first `samples` of an order that
+    the seed draws, with both classes. Options as in `images.digits`."""
+
+    upsample: bool = described(
+        "whether more pixels than the images have were interpolated", default=False
+    )
+    normalized: bool = described("whether every image was scaled to |x| = 1", default=False)
+
+    def images(self) -> images.Images:
+        raise NotImplementedError
+
+    def draw_training(self, seed: int) -> Dataset:
+        x, y = self.images().train
+        if self.samples > len(y):
+            raise ValueError(
+                f"{self.label} has {len(y)} training images, but a run asks for {self.samples} "
+                "samples"
+            )
+        order = np.random.default_rng(seed).permutation(len(y))
+        first = [order[y[order] == label][0] for label in (1, -1)]
+        rows = np.array([*first, *(i for i in order if i not in first)])[: self.samples]
+        return Dataset(x[rows], y[rows])
+
+    def draw_held_out(self, seed: int) -> Dataset:
+        return self.images().test
+
+
+class Digits(_Images):
+    """scikit-learn's zeros and ones: `images.digits`. Needs `pip install 'jaxkkt[images]'`."""
+
+    def images(self) -> images.Images:
+        return _digits(self.d, self.upsample, self.normalized)
+
+
+class Mnist(_Images):
+    """MNIST's zeros and ones, from the folder that JAXKKT_MNIST names: `images.mnist`."""
+
+    def images(self) -> images.Images:
+        return _mnist(self.d, self.upsample, self.normalized)
+
+
+@cache
+def _digits(d: int, upsample: bool, normalized: bool) -> images.Images:
+    return images.digits(d, upsample, normalized)
+
+
+@cache
+def _mnist(d: int, upsample: bool, normalized: bool) -> images.Images:
+    return images.mnist(images.mnist_folder(), d, upsample, normalized)

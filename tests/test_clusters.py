@@ -1,0 +1,144 @@
+"""Clustered data: what is drawn, what is measured of it, and what a measurement may know."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import sweep
+
+import jaxkkt as jk
+from jaxkkt import mixtures, networks
+
+SMALL = {"data": "clusters", "d": 30, "samples": 24, "clusters": 4, "width": 20, "tests": 200}
+
+
+class TestDraws:
+    @pytest.mark.parametrize("arrangement", mixtures.ARRANGEMENTS)
+    def test_means_have_norm_sqrt_d(self, arrangement):
+        means = mixtures.means(jax.random.key(0), 6, 40, arrangement, 0.3)
+        np.testing.assert_allclose(np.linalg.norm(means, axis=1), 40**0.5, rtol=1e-5)
+
+    @pytest.mark.parametrize("rho", [0.0, 0.4])
+    def test_orthogonal_means_share_what_is_asked_for(self, rho):
+        means = mixtures.means(jax.random.key(1), 6, 40, "orthogonal", rho)
+        expected = 40 * (rho + (1 - rho) * np.eye(6))
+        np.testing.assert_allclose(means @ means.T, expected, atol=1e-4)
+
+    def test_means_on_the_sphere_are_nearly_orthogonal(self):
+        means = mixtures.means(jax.random.key(2), 50, 2000)
+        products = np.asarray(means @ means.T)[~np.eye(50, dtype=bool)] / 2000
+        assert abs(products.mean()) < 0.005
+        assert products.std() == pytest.approx(2000**-0.5, rel=0.1)
+
+    @pytest.mark.parametrize(("balance", "positive"), [(0.5, 5), (0.2, 2), (0.0, 1), (1.0, 9)])
+    def test_labels_are_balanced_as_asked_and_both_occur(self, balance, positive):
+        assert int((mixtures.labels(10, balance) > 0).sum()) == positive
+
+    def test_points_are_means_with_noise(self):
+        means, labels = 10 * jnp.eye(3, 400), jnp.array([1.0, -1.0, -1.0])
+        x, y, cluster = mixtures.sample(jax.random.key(0), means, labels, 0.5, 3000)
+        np.testing.assert_array_equal(y, labels[cluster])
+        noise = np.asarray(x - means[cluster])
+        assert noise.std() == pytest.approx(0.5, rel=0.01)
+        assert abs(noise.mean()) < 0.002
+        np.testing.assert_allclose(np.bincount(cluster) / 3000, 1 / 3, atol=0.04)
+
+    def test_few_samples_have_both_labels(self):
+        means, labels = jnp.eye(3, 5), jnp.array([1.0, -1.0, -1.0])
+        keys = jax.random.split(jax.random.key(0), 200)
+        _, y, _ = jax.vmap(lambda key: mixtures.sample(key, means, labels, 1.0, 2))(keys)
+        assert (y.sum(axis=1) == 0).all()
+
+
+class TestSpec:
+    def test_training_and_fresh_points_share_their_means(self):
+        (run,) = jk.grid(**SMALL, sigma=0.1, seed=3)
+        truth = run.data.draw_truth(3)
+        data, fresh = jk.draw(run)[1], jk.held_out(run)
+        assert fresh.y.shape == (200,)
+        for x, y, cluster in ((*data, truth.cluster), (*fresh, truth.test_cluster)):
+            np.testing.assert_array_equal(y, truth.labels[cluster])
+            away = np.linalg.norm(x - truth.means[cluster], axis=1)
+            assert away.max() < 2 * 0.1 * 30**0.5
+        assert not np.array_equal(data.x[:24], fresh.x[:24])
+        other = run.data.draw_truth(4)
+        assert not np.allclose(other.means, truth.means)
+
+    def test_sigma_is_a_number_of_a_lane(self):
+        runs = jk.grid(**SMALL, sigma=[0.1, 0.2], seed=0)
+        assert runs[0].data_key() == runs[1].data_key()
+        first, second = (jk.draw(run)[1] for run in runs)
+        truth = runs[0].data.draw_truth(0)
+        noise = first.x - truth.means[truth.cluster]
+        np.testing.assert_allclose(second.x - truth.means[truth.cluster], 2 * noise, atol=1e-4)
+        assert len(jk.plan_sweep(runs).buckets) == 1
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"sigma": 0.0}, "sigma must be positive and finite, got 0"),
+            ({"sigma": -1.0}, "sigma must be positive"),
+            ({"clusters": 1}, "clusters must be at least 2, got 1"),
+            ({"means": "cube"}, "means lie .'sphere', 'orthogonal'., got 'cube'"),
+            ({"means": "orthogonal", "clusters": 30}, "30 orthogonal means need d > 30, got d"),
+            ({"correlation": 1.0}, r"correlation must be in \[0, 1\), got 1"),
+            ({"balance": 1.5}, "balance is a share of the clusters, got 1.5"),
+        ],
+    )
+    def test_bad_input_is_refused(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            jk.grid(**{**SMALL, **changes})
+
+
+class TestMeasurements:
+    def test_fresh_points_and_the_direction_that_flips_them(self):
+        (run,) = jk.grid(**SMALL, sigma=1.0, seed=1, measure=jk.ClusterFlips)
+        table = sweep([run]).squeeze()
+        params, data = jk.draw(run)
+        trained = jk.train(params, *data).params
+        fresh, truth = jk.held_out(run), run.data.draw_truth(1)
+        x, y = (np.asarray(a, np.float64) for a in fresh)
+        u = np.asarray(truth.labels @ truth.means, np.float64)
+
+        def flipped(c):
+            moved = x - c * y[:, None] * u / np.linalg.norm(u)
+            w, b, v = (np.asarray(p, np.float64) for p in trained)
+            return y * (np.maximum(moved @ w.T + b, 0) @ v) < 0
+
+        right = ~flipped(0)
+        assert float(table.test_error) == pytest.approx(1 - right.mean(), abs=0.006)
+        for name, share in (("half", 0.5), ("99", 0.99)):
+            size = float(table[f"cluster_flip_{name}"])
+            assert flipped(1.02 * size)[right].mean() >= share - 0.01
+            assert flipped(0.98 * size)[right].mean() <= share + 0.01
+        at = flipped((30 / 4) ** 0.5)[right].mean()
+        index = jk.measurements.clusters.SIZES.index(1.0)
+        assert float(table.cluster_flipped[index]) == pytest.approx(at, abs=0.02)
+        assert float(table.direction_norm) == pytest.approx(np.linalg.norm(u), rel=1e-5)
+
+    def test_an_own_measurement_sees_the_truth_with_a_store(self, tmp_path):
+        def nearest_mean(params, test, truth):
+            away = jnp.sum((test.x[:, None] - truth.means[None]) ** 2, axis=2)
+            return {"right": jnp.mean(jnp.argmin(away, axis=1) == truth.test_cluster)}
+
+        runs = jk.grid(**SMALL, sigma=0.2, seed=range(2), measure=nearest_mean)
+        table = sweep(runs, store=tmp_path)
+        assert (table.right == 1).all()
+        assert (sweep(runs, store=tmp_path).right == 1).all()
+
+    def test_data_without_a_truth_say_so(self):
+        runs = jk.grid(d=8, samples=6, width=10, seed=0, measure=jk.ClusterFlips)
+        with pytest.raises(ValueError, match="'sphere' has none: jk"):
+            sweep(runs)
+
+    def test_the_theory_of_a_run(self):
+        """The means and clusters of a run are what `theory.frei` takes."""
+        (run,) = jk.grid(**SMALL, sigma=1.0, seed=1)
+        truth = run.data.draw_truth(1)
+        found = jk.theory.frei.clusters(truth.means, truth.labels, truth.sigma)
+        assert not found.assumptions()["k (p + Delta + 1) <= (d - Delta + 1) / 10"].holds
+        data = jk.draw(run)[1]
+        sample = jk.theory.frei.Sample(jnp.asarray(data.x), jnp.asarray(truth.cluster))
+        assert jk.theory.frei.properties(found, sample)["P6: every cluster has a sample"].holds
+        robust = jk.theory.frei.robust_network(found)
+        assert networks.margins(robust, *map(jnp.asarray, jk.held_out(run))).mean() > 1
