@@ -39,6 +39,16 @@ def test_workers_get_own_functions(tmp_path):
     subprocess.run([sys.executable, path], check=True, timeout=500)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_the_theory_of_a_kkt_point(capsys):
+    (code,), _ = blocks("theory.md")
+    exec(compile(code, "theory.md", "exec"), {"__name__": "docs"})
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 9
+    assert all("| holds" in line for line in lines)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_study_is_a_page(tmp_path):
     (study,), _ = blocks("contributing.md")

@@ -68,7 +68,7 @@ class Flips(Measurement):
             "flip_size_exact": exact.size,
             "flip_size_least": jnp.nanmin(sizes),
             **{
-                f"flip_size_{name}": size_of_share(exact.sizes, chosen, share)
+                f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
                 for name, share in SHARES.items()
             },
             "flip_monotone": exact.monotone,
@@ -84,7 +84,7 @@ class Flips(Measurement):
         return _FLIP_ATTRIBUTES
 
 
-def size_of_share(sizes: Array, chosen: Array, share: float) -> Array:
+def _size_of_share(sizes: Array, chosen: Array, share: float) -> Array:
     """The smallest size by which this share of the chosen samples has flipped."""
     count = jnp.sum(chosen)
     ordered = jnp.sort(jnp.where(chosen, sizes, jnp.nan))  # NaN last

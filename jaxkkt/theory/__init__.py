@@ -1,7 +1,19 @@
 """Theorems and lemmas as functions: what they assume, what they bound, and what was measured."""
 
 from jaxkkt.theory import frei, vardi, wang
-from jaxkkt.theory.checks import Assumption, Check, table
+from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, table
 from jaxkkt.theory.points import KKTPoint, kkt_point
 
-__all__ = ["Assumption", "Check", "KKTPoint", "frei", "kkt_point", "table", "vardi", "wang"]
+__all__ = [
+    "Assumption",
+    "Check",
+    "KKTPoint",
+    "at_least",
+    "at_most",
+    "below",
+    "frei",
+    "kkt_point",
+    "table",
+    "vardi",
+    "wang",
+]
