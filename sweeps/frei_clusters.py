@@ -179,7 +179,7 @@ def errors_drawn(figure: Figure, results: xr.Dataset) -> None:
     figure.set_size_inches(4 * len(axes), 3.5)
     for ax, sigma in zip(axes, results.sigma.values, strict=True):
         shown = results.sel(sigma=sigma)
-        plotting.families(ax, shown, "test_error", "width", along="samples", symbol="k")
+        plotting.families(ax, shown, "test_error", "width", along="samples", symbol="width")
         for name, style in (("neighbour", ":"), ("linear", "--")):
             error = shown[f"{name}_error"].mean(("seed", "width"))
             ax.plot(results.samples, error, style, color="black", label=name)

@@ -49,6 +49,14 @@ def test_the_theory_of_a_kkt_point(capsys):
     assert all("| holds" in line for line in lines)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_clustered_data_are_swept(capsys):
+    (code,), _ = blocks("clusters.md")
+    exec(compile(code, "clusters.md", "exec"), {"__name__": "docs"})
+    assert "clusters" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_study_is_a_page(tmp_path):
     (study,), _ = blocks("contributing.md")
