@@ -46,6 +46,7 @@ def ours(drawn):
     return training.trajectory(*training.prepare(*drawn), STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", training.PEERS)
 def test_peers_follow_the_same_trajectory(name, drawn, ours):
     if name != "vmap":

@@ -93,6 +93,7 @@ DIM, LABELS = 4, np.array([1.0, 1.0, -1.0, 1.0])
 VARDI = np.sqrt(DIM) * np.eye(DIM)
 
 
+@pytest.mark.slow
 def test_robust_network_of_vardi_is_no_kkt_point():
     """Vardi et al. (2022), Section 5.1: w_j = 2 x_j/d, b_j = -1, v_j = y_j for x_j = sqrt(d) e_j.
 

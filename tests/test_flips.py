@@ -70,6 +70,7 @@ def test_unchosen_samples_have_sizes_but_no_say():
         assert alone.size == flips.sizes[i]
 
 
+@pytest.mark.slow
 def test_random_networks_against_float64():
     """Among them flips that are not monotone, not at once, or missing."""
     bracket = 12.0
@@ -225,6 +226,7 @@ def test_padding_is_inert(case):
     assert flip_size_bisection(*arguments).size == pytest.approx(float(bisected.size), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [5], indirect=True)
 def test_blocks_of_samples_change_nothing(case, monkeypatch):
     params, x, y, u, chosen, flips, tolerance = case

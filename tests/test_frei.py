@@ -124,6 +124,7 @@ def test_assumptions_on_the_clusters(setting, change, name):
     assert np.isnan(frei.size(broken).bound)
 
 
+@pytest.mark.slow
 def test_properties_of_a_sample(setting):
     """Each of P1 to P6 fails where it should, and the lemmas then promise nothing."""
     c, x = setting.clusters, setting.point.x

@@ -147,6 +147,7 @@ def test_float32_reaches_levels_that_no_float_holds():
         assert sorted(risen) == risen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_padding_is_inert():
     params, data = trained()

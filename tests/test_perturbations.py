@@ -224,6 +224,7 @@ def test_second_call_does_not_compile():
 # --- transfer ---
 
 
+@pytest.mark.slow
 def test_transfer_tries_the_direction_of_a_on_the_margin_of_b():
     params, x, y, _, _ = classified(0, k=60)
     keys = jax.random.split(jax.random.key(9), 3)

@@ -149,6 +149,7 @@ def test_the_corollary_is_about_the_samples_on_the_margin(orthogonal):
         np.testing.assert_allclose(check.slack, alone[name].slack, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_padding_is_inert(orthogonal):
     wide = networks.pad(orthogonal.params, 5, 12)
     padded = KKTPoint(
