@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt import networks
+from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
 from jaxkkt.requirements import require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
@@ -77,7 +77,7 @@ class Clusters(NamedTuple):
     @property
     def u(self) -> Array:
         """sum_q y_q mu_q."""
-        return jnp.dot(self.labels, self.means, precision=PRECISION)
+        return mixtures.direction(self.means, self.labels)
 
     @property
     def z(self) -> Array:
