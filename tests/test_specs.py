@@ -36,6 +36,10 @@ def stripes(key, samples, dim):
     return jax.random.normal(key, (samples, dim)).at[:, 0].set(y), y
 
 
+def mean_bias(params):
+    return params.b.mean()
+
+
 def one(**axes) -> Run:
     (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 3, "seed": 0, **axes})
     return run
@@ -264,6 +268,7 @@ class TestJson:
             one(measure=[jk.Flips(slack=1.2), jk.Certificates(budget=(8, 2))]),
             one(curve=jk.Curve(log_losses=[-1, -5.5], measure=jk.Flips())),
             one(data=Blobs, sigma=0.25, initialization=Small),
+            one(measure=mean_bias),
         ]
         for run in runs:
             again = jk.from_json(json.loads(json.dumps(run.to_json())))

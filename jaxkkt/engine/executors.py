@@ -1,5 +1,6 @@
 """Sweeps in other processes and on other machines, by anything that can `submit`."""
 
+import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.base import from_json, jsonable
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
 # of all.
@@ -118,7 +120,26 @@ def train_part(common: bytes, references: list[_Reference]) -> tuple[list[Row], 
 @lru_cache(maxsize=1)
 def _loaded(common: bytes) -> Any:
     """The same objects for every task of a bucket: functions made anew would compile anew."""
-    return cloudpickle.loads(common)
+    expected, bucket, parts = cloudpickle.loads(common)
+    return expected, bucket, [_unpacked(part) for part in parts]
+
+
+def _packed(part: Any) -> str | bytes:
+    """A part of a run as JSON; pickled by value where a worker could not read it back from that.
+
+    So are what is defined in a notebook or script, own arrays, and functions without a name.
+    """
+    try:
+        text = json.dumps(jsonable(part))
+        if '"__main__:' not in text and from_json(json.loads(text)) == part:
+            return text
+    except ValueError:
+        pass
+    return cloudpickle.dumps(part)
+
+
+def _unpacked(part: str | bytes) -> Any:
+    return from_json(json.loads(part)) if isinstance(part, str) else cloudpickle.loads(part)
 
 
 _PARTS = ("data", "network", "initialization", "protocol", "measure", "curve")
@@ -150,7 +171,7 @@ def _tasks(
                 for run in runs
             ]
             tasks.append((runs, references))
-        parts = [value for _, value in places]
+        parts = [_packed(value) for _, value in places]
         common = cloudpickle.dumps((expected, replace(bucket, runs=()), parts))
         for runs, references in tasks:
             yield common, runs, references

@@ -48,25 +48,29 @@ class Flips(Measurement):
         norm = networks.squared_norm(params)
         exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
 
-        def bisected(before: Any, slack: Array) -> tuple[Any, Array]:
-            others = perturbations.on_margin(margins, slack, mask=real)
+        def least(before: tuple[Array, Array], slack: Array) -> Any:
+            others, best = before
+            now = perturbations.on_margin(margins, slack, mask=real)
 
             def search(_: None) -> Array:
-                along = perturbations.universal_direction(x, y, others)
-                return perturbations.flip_size_bisection(params, x, y, along, others).size
+                along = perturbations.universal_direction(x, y, now)
+                # A size that is no smaller than the best is not looked for.
+                bracket = jnp.where((best > 0) & (best < jnp.inf), best, longest)
+                return perturbations.flip_size_bisection(params, x, y, along, now, bracket).size
 
             # Slacks with the same samples have the same flips.
-            same = jnp.all(others == before[0])
-            size = jax.lax.cond(same, lambda _: before[1], search, None)
-            return (others, size), size
+            same = jnp.all(now == others)
+            size = jax.lax.cond(same, lambda _: best, search, None)
+            return (now, jnp.fmin(best, size)), size
 
+        longest = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
         slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
         nobody = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
-        sizes = jax.lax.scan(bisected, nobody, slacks)[1]
+        (_, smallest_size), sizes = jax.lax.scan(least, nobody, slacks)
         return {
             "flip_size": sizes[0],
             "flip_size_exact": exact.size,
-            "flip_size_least": jnp.nanmin(sizes),
+            "flip_size_least": smallest_size,
             **{
                 f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
                 for name, share in SHARES.items()

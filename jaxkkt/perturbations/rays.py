@@ -41,8 +41,8 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     on = jnp.where(slope < 0, at > after, jnp.where(slope > 0, at <= after, pre > 0))
     inside = (slope != 0) & (at > after) & (at < bracket)
     # At its breakpoint a neuron adds weight |slope| to the slope of the sum, on or off.
-    at, bend = jax.lax.sort(
-        (jnp.where(inside, at, bracket), weight * jnp.abs(slope)), num_keys=1, is_stable=False
+    at, bend = _in_order(
+        jnp.where(inside, at, bracket), jnp.where(inside, weight * jnp.abs(slope), 0)
     )
     ends = jnp.concatenate([after[None], at, bracket[None]])
     bends = jnp.concatenate([jnp.sum(jnp.where(on, weight * slope, 0))[None], bend])
@@ -75,6 +75,17 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
     finite = jnp.all(jnp.isfinite(values))
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
+
+
+def _in_order(at: Array, bend: Array) -> tuple[Array, Array]:
+    """Sizes in rising order, none negative, and the bends there; equal ones' at the first of them.
+
+    On a CPU integers sort faster than floats, and half as long as pairs, so what belongs to a size
+    is put in its place afterwards.
+    """
+    integers = jnp.int64 if at.dtype == jnp.float64 else jnp.int32  # in the same order
+    ordered = jax.lax.sort(at.view(integers), is_stable=False).view(at.dtype)
+    return ordered, jnp.zeros_like(bend).at[jnp.searchsorted(ordered, at)].add(bend)
 
 
 class _Newton(NamedTuple):

@@ -206,7 +206,7 @@ def _bisection(
     def between(state: tuple[Array, Array, Array]) -> Array:
         trip, low, high = state
         middle = (low + high) / 2
-        return (trip < trips) & (low < middle) & (middle < high)
+        return flips & (trip < trips) & (low < middle) & (middle < high)
 
     def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         trip, low, high = state
@@ -215,10 +215,11 @@ def _bisection(
         return trip + 1, jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
 
     zero = jnp.zeros_like(bracket)
-    # Ends before `trips` where no number is left between the two.
-    high = jax.lax.while_loop(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
     at_zero, at_end = outputs(zero), outputs(bracket)
-    size = jnp.where(jnp.all(at_end < 0), high, jnp.inf)
+    flips = jnp.all(at_end < 0)
+    # Ends before `trips` where no number is left between the two, at once where nothing flips.
+    high = jax.lax.while_loop(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
+    size = jnp.where(flips, high, jnp.inf)
     size = jnp.where(jnp.all(at_zero < 0), 0, size)
     size = jnp.where(jnp.all(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
     return _flip(size, chosen, direction, (params, x, y))

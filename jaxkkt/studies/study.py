@@ -173,6 +173,7 @@ def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
         for kind, dated in (("png", {}), ("pdf", {"CreationDate": None})):
             buffer = BytesIO()
             figure.savefig(buffer, format=kind, metadata=dated)
+            figure.set_layout_engine("none")  # the second file keeps the layout of the first
             paths.append(folder / f"{panel.name}.{kind}")
             write_whole(paths[-1], buffer.getvalue())
     return paths

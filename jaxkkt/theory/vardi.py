@@ -7,13 +7,13 @@ those that attain the margin, as in Corollary 4.1 (`on_margin`). J+ are the neur
 J- the others; u = sum_{i in I} y_i x_i. Lemmas C.1 to C.9 are numbered as in the arXiv version.
 """
 
+from math import exp, lgamma
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy import special
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
@@ -139,7 +139,8 @@ def correlation_density(t: float | np.ndarray, d: int) -> Any:
     """
     if d < 2:
         raise ValueError(f"the density is one of dimensions d >= 2, got {d}")
-    return 2 / np.exp(special.betaln(0.5, (d - 1) / 2)) * (1 - t**2) ** ((d - 3) / 2)
+    scale = 2 * exp(lgamma(d / 2) - lgamma(0.5) - lgamma((d - 1) / 2))  # 2 / B(1/2, (d - 1) / 2)
+    return scale * (1 - t**2) ** ((d - 3) / 2)
 
 
 def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
