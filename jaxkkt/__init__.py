@@ -20,6 +20,7 @@ from jaxkkt import (
     protocols,
     representations,
     runs,
+    spans,
     specs,
     theory,
     training,
@@ -27,7 +28,7 @@ from jaxkkt import (
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import draw, held_out, landed, load_network, plan_sweep, summarize, sweep
-from jaxkkt.measurements import Certificates, ClusterFlips, Flips, Measurement, StepFlips
+from jaxkkt.measurements import Certificates, ClusterFlips, Flips, Ledger, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
 from jaxkkt.runs.grid import grid
@@ -47,6 +48,7 @@ __all__ = [
     "Descent",
     "Flips",
     "Flow",
+    "Ledger",
     "Measurement",
     "Number",
     "Optimizer",
@@ -87,6 +89,7 @@ __all__ = [
     "protocols",
     "representations",
     "runs",
+    "spans",
     "specs",
     "summarize",
     "sweep",

@@ -3,12 +3,13 @@
 Frei, Vardi, Bartlett, Srebro (2023), Section 2. `theory.frei` has what the paper proves of them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxkkt import spans
 from jaxkkt.networks import PRECISION
 
 ARRANGEMENTS = ("sphere", "orthogonal")
@@ -20,7 +21,8 @@ class Truth(NamedTuple):
     """What a draw of clustered data was made of.
 
     means (k, d), labels (k,) and sigma of the clusters; cluster (n,) and test_cluster (t,), which
-    of them each sample and each fresh point came from.
+    of them each sample and each fresh point came from; d, more than the columns where the points
+    are written in coordinates of their span.
     """
 
     means: Float[Array, "k d"]
@@ -28,6 +30,7 @@ class Truth(NamedTuple):
     sigma: Float[Array, ""]
     cluster: Int[Array, " n"]
     test_cluster: Int[Array, " t"]
+    d: Float[Array, ""]
 
 
 def means(
@@ -36,17 +39,19 @@ def means(
     dim: int,
     arrangement: str = "sphere",
     correlation: float | Float[Array, ""] = 0.0,
+    ambient: float | Float[Array, ""] | None = None,
 ) -> Float[Array, "k d"]:
     """Means of norm sqrt(d): "sphere", uniform on it, or "orthogonal" to one another.
 
     With a correlation rho in [0, 1) all share a direction e: mu_q is along
     sqrt(rho) e + sqrt(1 - rho) g_q for the unit vectors g_q of the arrangement, so that
-    <mu_q, mu_q'> = rho d where it is orthogonal. Raises ValueError where d has no room for that
+    <mu_q, mu_q'> = rho d where it is orthogonal. With `ambient` they are of that dimension, in the
+    first of `dim` coordinates of `spans`. Raises ValueError where d has no room for that
     many orthogonal directions, e among them. Frei et al. (2023), Example 1.
     """
     if arrangement not in ARRANGEMENTS:
         raise ValueError(f"unknown arrangement {arrangement!r}: choose from {ARRANGEMENTS}")
-    drawn = jax.random.normal(key, (clusters + 1, dim))
+    drawn = _normal(key, clusters + 1, dim, ambient)
     if arrangement == "orthogonal":
         if clusters + 1 > dim:
             raise ValueError(
@@ -57,7 +62,8 @@ def means(
     unit = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
     rho = jnp.asarray(correlation, unit.dtype)
     mixed = jnp.sqrt(rho) * unit[:1] + jnp.sqrt(1 - rho) * unit[1:]
-    return mixed * jnp.sqrt(float(dim)) / jnp.linalg.norm(mixed, axis=1, keepdims=True)
+    length = jnp.sqrt(jnp.asarray(dim if ambient is None else ambient, mixed.dtype))
+    return mixed * length / jnp.linalg.norm(mixed, axis=1, keepdims=True)
 
 
 def labels(clusters: int, balance: float = 0.5) -> Float[Array, " k"]:
@@ -74,20 +80,29 @@ def sample(
     labels: Float[Array, " k"],
     sigma: float | Float[Array, ""],
     samples: int,
+    ambient: float | Float[Array, ""] | None = None,
+    first: int = 0,
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Int[Array, " n"]]:
     """Points x = mu_q + sigma xi with xi standard normal and q uniform, labels y_q, and the q.
 
-    The q are drawn until both labels occur, since the theory asks for both.
+    The q are drawn until both labels occur, since the theory asks for both. With `ambient` the xi
+    are vectors of that dimension, those from `first` on in the coordinates of `spans`.
     """
     cluster_key, noise_key = jax.random.split(key)
     drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
     y = labels[drawn]
     both = jnp.argmax((jnp.max(y, axis=1) > 0) & (jnp.min(y, axis=1) < 0))
     cluster = drawn[both]
-    noise = jax.random.normal(noise_key, (samples, means.shape[1]), means.dtype)
+    noise = _normal(noise_key, samples, means.shape[1], ambient, first).astype(means.dtype)
     return means[cluster] + sigma * noise, labels[cluster], cluster
 
 
 def direction(means: Float[Array, "k d"], labels: Float[Array, " k"]) -> Float[Array, " d"]:
     """u = sum_q y_q mu_q, along which Theorem 4.2 flips every network."""
     return jnp.dot(labels, means, precision=PRECISION)
+
+
+def _normal(key: PRNGKeyArray, count: int, dim: int, ambient: Any, first: int = 0) -> Array:
+    if ambient is None:
+        return jax.random.normal(key, (count, dim))
+    return spans.gaussian_rows(key, count, dim, ambient, first)

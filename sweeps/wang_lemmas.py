@@ -20,18 +20,9 @@ from jaxtyping import Array
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.theory import Check, wang
+from jaxkkt.theory import wang
 
 RECORDED = ("assumed", "bound", "measured", "holds", "vacuous")  # of a Check
-LEMMAS = (
-    "B.4: neurons that can change their sign",
-    "B.5: output",
-    "B.6: share of signs changed by 1/sqrt(d)",
-    "B.7: gradient, at least",
-    "B.7: gradient, at least sqrt(d)/4",
-    "B.8: gradient difference at 1/sqrt(d) along a direction",
-    "B.9: gradient difference within 1/sqrt(d)",
-)
 
 
 @dataclass(frozen=True)
@@ -52,26 +43,6 @@ class Options(studies.Options):
     """number of seeds, from 0 on"""
 
 
-def checks(params: jk.Params, start: jk.Params, x: Array, c0: Any, gamma: Any) -> tuple[Check, ...]:
-    """Every lemma at every point, in the order of `LEMMAS`."""
-    k, d = params.w.shape
-    keys = jax.random.split(jax.random.key(0), len(x))
-    delta = jax.random.normal(jax.random.key(1), x.shape)
-    delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / d**0.5
-    along = jnp.roll(delta, 1, axis=0) * d**0.5
-    near = partial(wang.gradient_difference_along, params, start, c0=c0, gamma=gamma)
-    within = partial(wang.gradient_difference, params, start, c0=c0, c1=1.0, gamma=gamma)
-    return (
-        jax.vmap(lambda x: wang.sign_changes(start, x, c0 / k**0.5, gamma))(x),
-        jax.vmap(lambda x: wang.output(params, start, x, c0, gamma))(x),
-        jax.vmap(lambda x, delta: wang.sign_change_share(start, x, delta))(x, delta),
-        jax.vmap(lambda x: wang.gradient_norm(params, start, x, c0, gamma))(x),
-        jax.vmap(lambda x: wang.quarter_of_the_dimension(params, start, x, c0))(x),
-        jax.vmap(lambda x, delta, r: near(x, r, delta))(x, delta, along),
-        jax.vmap(lambda x, key: within(x, key=key))(x, keys),
-    )
-
-
 class Lemmas(jk.Measurement):
     """Every lemma at fresh points: for the trained network, and for one moved at random."""
 
@@ -88,9 +59,10 @@ class Lemmas(jk.Measurement):
         moved = jk.lazy.project(start._replace(w=start.w + noise), start, reach)
         found: dict[str, list[Array]] = {}
         for network in (params, moved):
+            checks = wang.ledger(network, start, x, c0, self.gamma)
             for name in RECORDED:
-                values = [getattr(c, name) for c in checks(network, start, x, c0, self.gamma)]
-                shape = (len(LEMMAS), len(x))
+                values = [getattr(c, name) for c in checks.values()]
+                shape = (len(checks), len(x))
                 stacked = jnp.stack([v * jnp.ones(shape[1:], x.dtype) for v in values])
                 found.setdefault(f"lemma_{name}", []).append(stacked)
             constants = jax.lax.map(partial(wang.step_constant, network), x)
@@ -107,7 +79,7 @@ def table(results: xr.Dataset) -> str:
     for d in results.d.values:
         for k in results.width.values:
             here = results.sel(d=d, width=k).squeeze("samples")
-            for i, name in enumerate(LEMMAS):
+            for i, name in enumerate(wang.LEMMAS):
                 value = {n: here[f"lemma_{n}"][:, i].values for n in RECORDED}
                 applies = value["assumed"].astype(bool)
                 bound = "does not apply | | |"

@@ -103,10 +103,9 @@ def test_the_gradient_bound_says_something_in_high_dimension():
 
 def test_assumptions_are_checked(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
-    assert wang.in_ball(params, start, C0)
-    assert not wang.in_ball(params, start, 0.9 * C0)
     assert not wang.output(params, start, 2 * x, C0).assumed
-    assert not wang.output(params, start, x, 0.5 * C0).assumed
+    assert not wang.output(params, start, x, 0.9 * C0).assumed
+    assert wang.output(params, start, x, C0).assumed
     delta = jnp.eye(40)[0]
     assert not wang.sign_change_share(start, x, delta).assumed
     assert wang.sign_change_share(start, x, 0.1 * delta).assumed

@@ -11,6 +11,7 @@ from jaxkkt import draw, held_out, lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.engine import lanes
 from jaxkkt.perturbations import StepStatus
+from jaxkkt.theory import wang
 from sweeps import (
     wang_claims,
     wang_fits,
@@ -259,7 +260,7 @@ def test_lemmas_from_the_command_line(tmp_path, capsys):
     arguments = ["--d", "25", "--width", "50", "--points", "10", "--seeds", "1", "--quiet"]
     assert wang_lemmas.STUDY.main([*arguments, "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for lemma in wang_lemmas.LEMMAS:
+    for lemma in wang.LEMMAS:
         (line,) = [line for line in lines if lemma in line]
         assert "| 100% |" in line
     table = xr.load_dataset(tmp_path / "results.nc").squeeze()

@@ -1,11 +1,12 @@
 """Initial weights and data of a run, drawn from its own fields alone, at any padded shape."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxkkt.datasets import Dataset
+from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Training
 from jaxkkt.runs.run import Run
@@ -74,16 +75,35 @@ class Seen(NamedTuple):
         )
 
 
-def seen(run: Run, params: Params, start: Params, data: Dataset, needs: Collection[str]) -> Seen:
-    """The network and what `needs` names; raises ValueError for held-out points without any."""
+def seen(
+    run: Run, params: Params, start: Params, data: Dataset, measurements: Sequence[Measurement]
+) -> Seen:
+    """The network and what the measurements ask for.
+
+    Raises ValueError for held-out points, or a truth, that they require and the data do not have.
+    """
+    needs = {name for one in measurements for name in one.needs()}
     return Seen(
         params,
         data,
-        held_out(run) if "test" in needs else None,
+        asked_for("test", run, measurements),
         start if "start" in needs else None,
         run.protocol if "protocol" in needs else None,
-        truth(run) if "truth" in needs else None,
+        asked_for("truth", run, measurements),
     )
+
+
+def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:
+    """Held-out points ("test") or the "truth" of a run, where a measurement asks for them.
+
+    None where the run has none and no measurement requires it, else `held_out` and `truth` raise.
+    """
+    if any(name in one.requires() for one in measurements):
+        return held_out(run) if name == "test" else truth(run)
+    if not any(name in one.needs() for one in measurements):
+        return None
+    draw_it = run.data.draw_held_out if name == "test" else run.data.draw_truth
+    return draw_it(run.seed)
 
 
 def _fit(array: Any, *shape: int) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import Seen, held_out, seen, truth
+from jaxkkt.engine.draws import Seen, asked_for, seen
 from jaxkkt.engine.once import once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
@@ -34,8 +34,7 @@ def measure(
     `params`, `start` and `data` are at the run's own size. Those that are `padded` share a program
     at a round size; every other has one of its own at the run's size.
     """
-    needs = {name for one in measurements for name in one.needs()}
-    everything = seen(run, params, start, data, needs)
+    everything = seen(run, params, start, data, measurements)
     if everything.protocol is not None:
         everything = everything._replace(protocol=jax.tree.map(_array, everything.protocol))
     round_sizes = _round_sizes(run, everything)
@@ -116,14 +115,14 @@ def _padded_shapes(run: Run, measurements: Sequence[Measurement]) -> Seen:
     needs = {name for one in measurements for name in one.needs()}
     m, d, k = map(round_up, (run.samples, run.d, run.width))
     params, data = _network(k, d), _points(m, d)
-    tests = held_out(run).y.size if "test" in needs else 0
+    test = asked_for("test", run, measurements)
     return Seen(
         params,
         data,
-        _points(tests, d) if "test" in needs else None,
+        None if test is None else _points(test.y.size, d),
         params if "start" in needs else None,
         _numbers(run.protocol) if "protocol" in needs else None,
-        _like(truth(run)) if "truth" in needs else None,
+        _like(asked_for("truth", run, measurements)),
     )
 
 
@@ -167,10 +166,9 @@ def _example(run: Run, one: Measurement) -> list[Any]:
     params = _network(run.width, run.d)
     asked = {"params": params, "start": params, "data": _points(run.samples, run.d)}
     asked["protocol"] = run.protocol
-    if "test" in one.needs():
-        asked["test"] = _points(held_out(run).y.size, run.d)
-    if "truth" in one.needs():
-        asked["truth"] = _like(truth(run))
+    test = asked_for("test", run, [one])
+    asked["test"] = None if test is None else _points(test.y.size, run.d)
+    asked["truth"] = _like(asked_for("truth", run, [one]))
     return [asked[name] for name in one.needs()]
 
 

@@ -61,10 +61,12 @@ def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
     places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
     where = [tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(rows))]
     shape = tuple(map(len, axes.values()))
-    data = _variables(rows, where, shape, dims)
     described: dict[str, Mapping[str, str]] = dict(_TRAINING_ATTRIBUTES)
+    own: dict[str, Mapping[str, Sequence[Any]]] = {}
     for one in {m for row in rows for m in _measured(row)}:
         described.update(one.attributes())
+        own.update(one.axes())
+    data = _variables(rows, where, shape, dims, own)
     for name, (over, array, _) in data.items():
         data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
     coords: dict[str, Any] = {
@@ -78,7 +80,8 @@ def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
         elif name not in axes:
             coords[name] = ((), some[0], about.get(name, {}))
     attrs = {name: str(value) for name, value in settings.items() if name != "runs"}
-    dataset = xr.Dataset(data, coords | _moments(rows), attrs)
+    along = {name: list(some) for axes_of in own.values() for name, some in axes_of.items()}
+    dataset = xr.Dataset(data, coords | _moments(rows) | along, attrs)
     if counted == "alpha":
         samples = np.zeros(shape, np.int64)
         for place, row in zip(where, rows, strict=True):
@@ -107,9 +110,16 @@ def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[
 
 
 def _variables(
-    rows: Sequence[Row], where: list[tuple[int, ...]], shape: tuple[int, ...], dims: list[str]
+    rows: Sequence[Row],
+    where: list[tuple[int, ...]],
+    shape: tuple[int, ...],
+    dims: list[str],
+    axes: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> dict[str, Any]:
-    """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more."""
+    """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more.
+
+    Those are called what `axes` calls them, or after the variable.
+    """
     found: dict[str, Any] = {}
     for name in sorted({name for row in rows for name in row.values}):
         if name == "status":
@@ -132,10 +142,11 @@ def _variables(
         whole: Any = np.full((*shape, *own), np.nan)
         for place, array in arrays.items():
             whole[(*place, *map(slice, array.shape))] = array
-        more = tuple(f"{name}_{i}" for i in range(len(own)))
+        named = axes.get(name.removeprefix(CURVE), {})
+        more = tuple(named) or tuple(f"{name}_{i}" for i in range(len(own)))
         curve = next((row.run.curve for row in rows if row.run.curve is not None), None)
         if curve is not None and name.startswith(CURVE):
-            more = (curve.dimension, *more[1:])
+            more = (curve.dimension, *(named or more[1:]))
         found[name] = ((*dims, *more), whole, {})
     return found
 

@@ -18,17 +18,21 @@ from jaxkkt.measurements.base import NEEDS, Function, Measurement, measured, mea
 from jaxkkt.measurements.certificates import NOT_CERTIFIED, Certificates
 from jaxkkt.measurements.clusters import ClusterFlips
 from jaxkkt.measurements.flips import Flips
+from jaxkkt.measurements.ledger import CLAIMS, Ledger, ledger_table
 from jaxkkt.measurements.step_flips import StepFlips
 
 __all__ = [
+    "CLAIMS",
     "NEEDS",
     "NOT_CERTIFIED",
     "Certificates",
     "ClusterFlips",
     "Flips",
     "Function",
+    "Ledger",
     "Measurement",
     "StepFlips",
+    "ledger_table",
     "measured",
     "measurement",
 ]

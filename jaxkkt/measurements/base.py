@@ -1,7 +1,7 @@
 """What a measurement is: a function of a trained network, and of what it asks for by name."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -45,9 +45,21 @@ class Measurement(Spec):
         """Attributes of the variables in the results: `long_name`, `units`."""
         return {}
 
+    def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+        """Of variables that are arrays: their dimensions by name, and the values along each."""
+        return {}
+
     def needs(self) -> tuple[str, ...]:
-        """What `measure` asks for; ValueError where that is not among `NEEDS`."""
-        return _needs(self.called(), self.label)
+        """What `measure` asks for; ValueError where that is not among `NEEDS`.
+
+        A parameter with a default, `test=None`, is given where the run has it.
+        """
+        return tuple(_needs(self.called(), self.label))
+
+    def requires(self) -> tuple[str, ...]:
+        """What `measure` cannot do without."""
+        asked = _needs(self.called(), self.label).items()
+        return tuple(name for name, one in asked if one.default is one.empty)
 
     def called(self) -> Callable[..., Any]:
         return self.measure
@@ -125,8 +137,8 @@ def measured(here: Measurement, *args: Any) -> dict[str, Array]:
     return values
 
 
-def _needs(function: Callable[..., Any], label: str) -> tuple[str, ...]:
-    names = tuple(inspect.signature(function).parameters)
+def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
+    names = inspect.signature(function).parameters
     unknown = [name for name in names if name not in NEEDS]
     if unknown:
         raise ValueError(

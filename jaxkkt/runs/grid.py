@@ -25,11 +25,13 @@ DATA: dict[str, type[Data]] = {
     "digits": data.Digits,
     "mnist": data.Mnist,
     "clusters": data.Clusters,
+    "span": data.Span,
 }
 INITIALIZATIONS: dict[str, type[Initialization]] = {
     "torch": initializations.Torch,
     "gaussian": initializations.Gaussian,
     "lazy": initializations.Lazy,
+    "spanned": initializations.Spanned,
 }
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "flow": optimizers.Flow,

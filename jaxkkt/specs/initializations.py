@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -112,6 +113,25 @@ class Lazy(_Padded):
 
     def options(self) -> dict[str, Any]:
         return {"biases": self.biases}
+
+
+class Spanned(Initialization):
+    """`networks.gaussian` in R^ambient, of which the part in the span of the points is kept.
+
+    w, b ~ N(0, 1/ambient), v ~ N(0, 1/k). What is left out moves no output and no gradient; it adds
+    about 1 to each |w_j|^2. For `data.Span` and clusters in an ambient space.
+    """
+
+    ambient: Number = described("dimension of the points' space", default=1e6)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(ambient=self.ambient)
+
+    def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
+        drawn = networks.gaussian(key, width, dim)
+        scale = jnp.sqrt(dim / jnp.asarray(self.ambient, drawn.w.dtype))
+        return drawn._replace(w=drawn.w * scale, b=drawn.b * scale)
 
 
 class Function(Initialization):

@@ -7,6 +7,8 @@ v_j > 0, J- those with v_j < 0; u = sum_q y_q mu_q. What the paper says of a KKT
 `theory.KKTPoint` and the `Clusters` that its samples came from.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -25,16 +27,14 @@ from jaxkkt.theory.vardi import largest_product
 class Clusters(NamedTuple):
     """A mixture of Gaussians N(mu_q, sigma^2 I), each cluster as likely and of one label.
 
-    means (k, d), labels (k,) in {-1, 1}, sigma > 0. Section 2, D_clusters.
+    means (k, n), labels (k,) in {-1, 1}, sigma > 0; n = d, or less where the points of R^d are
+    written in coordinates of a subspace. Section 2, D_clusters.
     """
 
-    means: Float[Array, "k d"]
+    means: Float[Array, "k n"]
     labels: Float[Array, " k"]
     sigma: Float[Array, ""]
-
-    @property
-    def d(self) -> Array:
-        return jnp.asarray(self.means.shape[1], self.means.dtype)
+    d: Float[Array, ""]
 
     @property
     def k(self) -> Array:
@@ -102,8 +102,11 @@ def clusters(
     means: Float[Array | np.ndarray, "k d"],
     labels: Float[Array | np.ndarray, " k"],
     sigma: float | Float[Array | np.ndarray, ""],
+    d: float | Float[Array | np.ndarray, ""] | None = None,
 ) -> Clusters:
-    """Raises ValueError unless the means fit their labels, in {-1, 1}, and sigma is positive."""
+    """Clusters in R^d; d is that of the means, unless they are written in a subspace (`jk.spans`).
+
+    Raises ValueError unless the means fit their labels, in {-1, 1}, and sigma is positive."""
     require_positive(sigma=sigma)
     means, labels = jnp.asarray(means), jnp.asarray(labels)
     if means.ndim != 2 or labels.shape != means.shape[:1]:
@@ -112,7 +115,8 @@ def clusters(
         )
     if not isinstance(labels, jax.core.Tracer) and not np.isin(labels, (-1, 1)).all():
         raise ValueError("the labels of clusters must be -1 or 1")
-    return Clusters(means, labels, jnp.asarray(sigma, means.dtype))
+    d = means.shape[1] if d is None else d
+    return Clusters(means, labels, jnp.asarray(sigma, means.dtype), jnp.asarray(d, means.dtype))
 
 
 # --- probabilities ---
@@ -164,6 +168,17 @@ class Sample(NamedTuple):
     cluster: Int[Array, " n"]
 
 
+PROPERTIES = (
+    "P1: |xi_i| <= sigma sqrt(2d)",
+    "P2: |<xi_i, xi_l>| <= sigma^2 sqrt(2d) ln(d)",
+    "P3: |<mu_q, xi_i>| <= sigma sqrt(d) ln(d)",
+    "P4: |<x_i, x_l>| <= p + Delta across clusters",
+    "P5: <x_i, x_l> >= d - Delta within one",
+    "P5: <x_i, x_l> <= 3d + Delta within one",
+    "P6: every cluster has a sample",
+)
+
+
 def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
     """P1 to P6 of a training sample, as in Section A.1; each holds with high probability."""
     x, cluster = sample
@@ -179,19 +194,16 @@ def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
     within = jnp.min(jnp.where(same, products, jnp.inf))
     longest = jnp.max(jnp.where(same, products, -jnp.inf))
     none: dict[str, Assumption] = {}
-    return {
-        "P1: |xi_i| <= sigma sqrt(2d)": at_most(
-            jnp.max(jnp.linalg.norm(xi, axis=1)), c.sigma * jnp.sqrt(2 * c.d), none
-        ),
-        "P2: |<xi_i, xi_l>| <= sigma^2 sqrt(2d) ln(d)": at_most(
-            jnp.max(jnp.where(others, noise, 0)), c.sigma**2 * jnp.sqrt(2 * c.d) * log, none
-        ),
-        "P3: |<mu_q, xi_i>| <= sigma sqrt(d) ln(d)": at_most(on_means, c.sigma * root * log, none),
-        "P4: |<x_i, x_l>| <= p + Delta across clusters": at_most(across, c.p + c.delta, none),
-        "P5: <x_i, x_l> >= d - Delta within one": at_least(within, c.d - c.delta, none),
-        "P5: <x_i, x_l> <= 3d + Delta within one": at_most(longest, 3 * c.d + c.delta, none),
-        "P6: every cluster has a sample": at_least(jnp.min(counts), 1.0, none),
-    }
+    found = (
+        at_most(jnp.max(jnp.linalg.norm(xi, axis=1)), c.sigma * jnp.sqrt(2 * c.d), none),
+        at_most(jnp.max(jnp.where(others, noise, 0)), c.sigma**2 * jnp.sqrt(2 * c.d) * log, none),
+        at_most(on_means, c.sigma * root * log, none),
+        at_most(across, c.p + c.delta, none),
+        at_least(within, c.d - c.delta, none),
+        at_most(longest, 3 * c.d + c.delta, none),
+        at_least(jnp.min(counts), 1.0, none),
+    )
+    return dict(zip(PROPERTIES, found, strict=True))
 
 
 # --- Lemmas A.10, A.11 and A.12, D.2 to D.9, Theorems 3.1 and 4.2 ---
@@ -330,21 +342,26 @@ def size(c: Clusters) -> Check:
     return at_most(jnp.linalg.norm(c.z), bound, c.assumptions(), vacuous=vacuous)
 
 
+LEMMAS: dict[str, Callable[[Setting], Check]] = {
+    "A.10: mass of a cluster, at most": mass_from_above,
+    "A.11: mass of a cluster, at least": mass_from_below,
+    "A.12: signs at fresh points": signs,
+    "D.2: outputs at fresh points": outputs,
+    "D.3: preactivations from below": not_far_off,
+    "D.4: weights along u": alignment,
+    "D.5: d - Delta - kp - k Delta > 0": lambda s: room(s.clusters),
+    "D.6: opposing neurons active": opposing_neurons,
+    "D.7: fresh positive points flipped": partial(flipped, label=1),
+    "D.8: fresh negative points flipped": partial(flipped, label=-1),
+    "D.9: size of z": lambda s: size(s.clusters),
+}
+
+
 def ledger(s: Setting) -> dict[str, Check]:
     """P1 to P6, and every lemma that Theorems 3.1 and 4.2 rest on, in the paper's order."""
     return {
         **properties(s.clusters, Sample(s.point.x, s.cluster)),
-        "A.10: mass of a cluster, at most": mass_from_above(s),
-        "A.11: mass of a cluster, at least": mass_from_below(s),
-        "A.12: signs at fresh points": signs(s),
-        "D.2: outputs at fresh points": outputs(s),
-        "D.3: preactivations from below": not_far_off(s),
-        "D.4: weights along u": alignment(s),
-        "D.5: d - Delta - kp - k Delta > 0": room(s.clusters),
-        "D.6: opposing neurons active": opposing_neurons(s),
-        "D.7: fresh positive points flipped": flipped(s, 1),
-        "D.8: fresh negative points flipped": flipped(s, -1),
-        "D.9: size of z": size(s.clusters),
+        **{name: lemma(s) for name, lemma in LEMMAS.items()},
     }
 
 

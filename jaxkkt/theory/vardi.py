@@ -7,6 +7,8 @@ those that attain the margin, as in Corollary 4.1 (`on_margin`). J+ are the neur
 J- the others; u = sum_{i in I} y_i x_i. Lemmas C.1 to C.9 are numbered as in the arXiv version.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import exp, lgamma
 from typing import Any, NamedTuple
 
@@ -69,8 +71,11 @@ def summary(
     x: Float[Array | np.ndarray, "n d"],
     y: Float[Array | np.ndarray, " n"],
     chosen: Bool[Array | np.ndarray, " n"] | None = None,
+    d: Real | None = None,
 ) -> Summary:
     """The summary of all samples, or of the chosen ones; those with y = 0 are padding.
+
+    Points of R^d written in coordinates of a subspace (`jk.spans`) need their own d.
 
     Raises ValueError for labels other than -1 and 1, arrays that do not fit, and samples of one
     label alone: there is no other class to be flipped to.
@@ -84,16 +89,16 @@ def summary(
         raise ValueError(
             f"the theorems ask for samples of both labels, got {float(count):g} of one"
         )
-    d = jnp.asarray(x.shape[1], x.dtype)
+    d = jnp.asarray(x.shape[1] if d is None else d, x.dtype)
     away = jnp.abs(jnp.linalg.norm(x, axis=1) / jnp.sqrt(d) - 1)
     return Summary(
         chosen, count, d, largest_product(x, chosen), share, jnp.max(jnp.where(chosen, away, 0))
     )
 
 
-def on_margin(point: KKTPoint) -> Summary:
+def on_margin(point: KKTPoint, d: Real | None = None) -> Summary:
     """The summary of the samples with y_i N(x_i) = 1, those of Corollary 4.1."""
-    return summary(point.x, point.y, point.margins <= 1 + NEAR)
+    return summary(point.x, point.y, point.margins <= 1 + NEAR, d)
 
 
 def largest_product(x: Float[Array, "n d"], chosen: Bool[Array, " n"]) -> Float[Array, ""]:
@@ -231,19 +236,22 @@ def size(point: KKTPoint, s: Summary) -> Check:
     return at_most(norm, bound, s.assumptions(), vacuous=bound >= jnp.sqrt(s.d))
 
 
+LEMMAS: dict[str, Callable[[KKTPoint, Summary], Check]] = {
+    "C.1: all on the margin": all_on_margin,
+    "C.2: mass of the multipliers": mass,
+    "C.3: preactivations from below": not_far_off,
+    "C.4: weights along u": alignment,
+    "C.5: d - m p > 0": lambda _, s: room(s),
+    "C.6: opposing neurons active": opposing_neurons,
+    "C.7: positive samples flipped": partial(flipped, label=1),
+    "C.8: negative samples flipped": partial(flipped, label=-1),
+    "C.9: size of z": size,
+}
+
+
 def ledger(point: KKTPoint, s: Summary) -> dict[str, Check]:
     """Every lemma of Appendix C and with them Theorem 4.1, in the paper's order."""
-    return {
-        "C.1: all on the margin": all_on_margin(point, s),
-        "C.2: mass of the multipliers": mass(point, s),
-        "C.3: preactivations from below": not_far_off(point, s),
-        "C.4: weights along u": alignment(point, s),
-        "C.5: d - m p > 0": room(s),
-        "C.6: opposing neurons active": opposing_neurons(point, s),
-        "C.7: positive samples flipped": flipped(point, s, 1),
-        "C.8: negative samples flipped": flipped(point, s, -1),
-        "C.9: size of z": size(point, s),
-    }
+    return {name: lemma(point, s) for name, lemma in LEMMAS.items()}
 
 
 def _asked(point: KKTPoint, s: Summary) -> dict[str, Assumption]:

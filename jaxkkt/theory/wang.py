@@ -6,6 +6,7 @@ dimension, C0 and gamma as in the paper. The functions take one point and compar
 with the network at hand; `jax.vmap` takes many.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,12 +24,6 @@ Point = Float[Array, " d"]
 Real = float | Float[Array, ""]
 # Of |x|, for the assumption |x| = 1.
 ROUNDING = 1e-5
-
-
-def in_ball(params: Params, start: Params, c0: Real) -> Array:
-    """Whether |w_j - w_j,0| <= C0 / sqrt(k) for every neuron j, up to rounding. Definition 2.1."""
-    _require(c0=c0)
-    return jnp.all(distances(params, start) <= c0 * jnp.abs(params.v) * (1 + ROUNDING))
 
 
 def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.05) -> Check:
@@ -210,6 +205,43 @@ def cone(params: Params, x: Point, scale: Real) -> Check:
     scaled = params._replace(w=params.w * scale, b=params.b * scale)
     here, there = (gradient_steps(p, x[None]).size[0] for p in (params, scaled))
     return at_most(there, here * (1 + 1e-3), {})
+
+
+LEMMAS = (
+    "B.4: neurons that can change their sign",
+    "B.5: output",
+    "B.6: share of signs changed by 1/sqrt(d)",
+    "B.7: gradient, at least",
+    "B.7: gradient, at least sqrt(d)/4",
+    "B.8: gradient difference at 1/sqrt(d) along a direction",
+    "B.9: gradient difference within 1/sqrt(d)",
+)
+
+
+def ledger(
+    params: Params, start: Params, x: Float[Array, "n d"], c0: Real, gamma: Real = 0.05
+) -> dict[str, Check]:
+    """Every lemma at every one of the points x: checks of n lanes.
+
+    Perturbations and directions are drawn, the same at every call.
+    """
+    k, d = params.w.shape
+    keys = jax.random.split(jax.random.key(0), len(x))
+    delta = jax.random.normal(jax.random.key(1), x.shape, x.dtype)
+    delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / d**0.5
+    along = jnp.roll(delta, 1, axis=0) * d**0.5
+    near = partial(gradient_difference_along, params, start, c0=c0, gamma=gamma)
+    within = partial(gradient_difference, params, start, c0=c0, c1=1.0, gamma=gamma)
+    found = (
+        jax.vmap(lambda x: sign_changes(start, x, c0 / k**0.5, gamma))(x),
+        jax.vmap(lambda x: output(params, start, x, c0, gamma))(x),
+        jax.vmap(lambda x, delta: sign_change_share(start, x, delta))(x, delta),
+        jax.vmap(lambda x: gradient_norm(params, start, x, c0, gamma))(x),
+        jax.vmap(lambda x: quarter_of_the_dimension(params, start, x, c0))(x),
+        jax.vmap(lambda x, delta, r: near(x, r, delta))(x, delta, along),
+        jax.vmap(lambda x, key: within(x, key=key))(x, keys),
+    )
+    return dict(zip(LEMMAS, found, strict=True))
 
 
 def _unit(x: Point, name: str = "|x| = 1") -> dict[str, Assumption]:

@@ -7,7 +7,14 @@ has parameters, a subclass of `Distribution` with a method `draw`.
 from jaxkkt.specs.data.arrays import Arrays
 from jaxkkt.specs.data.base import HELD_OUT, Data, Sized, checked, fold, require_whole, round_up
 from jaxkkt.specs.data.clusters import Clusters
-from jaxkkt.specs.data.distributions import Distribution, Function, Gaussian, Sphere, UnitSphere
+from jaxkkt.specs.data.distributions import (
+    Distribution,
+    Function,
+    Gaussian,
+    Span,
+    Sphere,
+    UnitSphere,
+)
 from jaxkkt.specs.data.images import Digits, Mnist
 
 __all__ = [
@@ -21,6 +28,7 @@ __all__ = [
     "Gaussian",
     "Mnist",
     "Sized",
+    "Span",
     "Sphere",
     "UnitSphere",
     "checked",

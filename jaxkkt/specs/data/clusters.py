@@ -22,6 +22,9 @@ class Clusters(Distribution):
     `truth` gets the means, and the cluster of every point: `mixtures.Truth`.
     Frei, Vardi, Bartlett, Srebro (2023), Section 2; Example 1 has the three settings
     sphere and sigma = 1, orthogonal and sigma = 1/sqrt(d), and few correlated clusters.
+
+    With `ambient` = 1e7, say, the points are those of R^1e7 in coordinates of the span of all means
+    and points (`spans`), and d is its dimension: give `samples` and `tests`, and leave d out.
     """
 
     clusters: int = described("clusters", "clusters", default=10)
@@ -30,8 +33,16 @@ class Clusters(Distribution):
     correlation: Number = described("share of d that two means have in common", default=0.0)
     balance: float = described("share of the clusters labelled 1", default=0.5)
     tests: int = described("held-out points", "points", default=2000)
+    ambient: Number | None = described(
+        "d of the points, where it is not that of arrays", default=None
+    )
 
     def __post_init__(self) -> None:
+        if self.ambient is not None and self.samples is not None:
+            spanned = self.clusters + 1 + self.samples + self.tests
+            if self.d not in (None, spanned):
+                raise ValueError(f"in their span the points have d = {spanned}, got {self.d}")
+            object.__setattr__(self, "d", spanned)
         super().__post_init__()
         require_positive(sigma=self.sigma)
         require_whole("clusters", self.clusters, 2)
@@ -51,7 +62,7 @@ class Clusters(Distribution):
         return self._drawn(key, key, samples, dim)[0][:2]
 
     def draw_test(self, key: PRNGKeyArray, data_key: PRNGKeyArray, dim: int) -> tuple[Array, Array]:
-        return self._drawn(key, data_key, self.tests, dim)[0][:2]
+        return self._drawn(key, data_key, self.tests, dim, fresh=True)[0][:2]
 
     def draw_truth(self, seed: int) -> mixtures.Truth:
         keys = self.data_key(seed), self.test_key(seed)
@@ -59,18 +70,26 @@ class Clusters(Distribution):
             np.asarray, jax.device_get(_truth(self.sizeless(), *keys, self.samples, self.d))
         )
 
-    def _drawn(self, key: Array, data_key: Array, samples: int, dim: int) -> tuple[Any, Any, Any]:
+    def _drawn(
+        self, key: Array, data_key: Array, samples: int, dim: int, fresh: bool = False
+    ) -> tuple[Any, Any, Any]:
         """Points with labels and clusters; the means, drawn by the run's own key; their labels."""
         means_key = jax.random.split(data_key)[0]
-        means = mixtures.means(means_key, self.clusters, dim, self.means, self.correlation)
+        means = mixtures.means(
+            means_key, self.clusters, dim, self.means, self.correlation, self.ambient
+        )
         labels = mixtures.labels(self.clusters, self.balance)
-        drawn = mixtures.sample(jax.random.split(key)[1], means, labels, self.sigma, samples)
+        # Fresh points come after the samples, whose number is what is left of the columns.
+        first = dim - samples if fresh else self.clusters + 1
+        noise_key = jax.random.split(key)[1]
+        drawn = mixtures.sample(noise_key, means, labels, self.sigma, samples, self.ambient, first)
         return drawn, means, labels
 
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _truth(spec: Clusters, data_key: Array, test_key: Array, samples: int, dim: int) -> Any:
     (_, _, cluster), means, labels = spec._drawn(data_key, data_key, samples, dim)
-    (_, _, test_cluster), _, _ = spec._drawn(test_key, data_key, spec.tests, dim)
+    (_, _, test_cluster), _, _ = spec._drawn(test_key, data_key, spec.tests, dim, fresh=True)
     sigma = jax.numpy.asarray(spec.sigma, means.dtype)
-    return mixtures.Truth(means, labels, sigma, cluster, test_cluster)
+    d = jax.numpy.asarray(dim if spec.ambient is None else spec.ambient, means.dtype)
+    return mixtures.Truth(means, labels, sigma, cluster, test_cluster, d)

@@ -5,12 +5,13 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxkkt import datasets
+from jaxkkt import datasets, spans
 from jaxkkt.datasets import Dataset
-from jaxkkt.specs.base import S, described, without
+from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
 
 
@@ -43,7 +44,7 @@ class Distribution(Sized):
         x, y = jax.device_get(_drawn(sizeless, key, self.samples, self.d))
         return checked(self, x, y, self.samples, self.d)
 
-    def draw_held_out(self, seed: int) -> Dataset:
+    def draw_held_out(self, seed: int) -> Dataset | None:
         keys = self.test_key(seed), self.data_key(seed)
         x, y = jax.device_get(_drawn_test(self.sizeless(), *keys, self.d))
         return checked(self, x, y, np.shape(y)[0], self.d)
@@ -97,6 +98,34 @@ class Gaussian(_Padded):
     """`datasets.gaussian`: x ~ N(0, I/d), labels uniform. Vardi et al. (2022), Section 6."""
 
     function = staticmethod(datasets.gaussian)
+
+
+class Span(Distribution):
+    """`spans.sphere`: points of the sphere in R^ambient, in the m coordinates of their span.
+
+    So d = m, whatever `ambient` is. A measurement that asks for `truth` gets `ambient` as its d.
+    Initial weights that go with them have variance 1/ambient: `initializations.Spanned`.
+    """
+
+    ambient: Number = described("dimension of the points' space", default=1e6)
+
+    def __post_init__(self) -> None:
+        if self.d is None and self.samples is not None:
+            object.__setattr__(self, "d", self.samples)
+        super().__post_init__()
+        if self.d != self.samples:
+            raise ValueError(f"{self.samples} points span d = {self.samples}, got d = {self.d}")
+        if not isinstance(self.ambient, jax.core.Tracer) and self.ambient < self.samples:
+            raise ValueError(f"ambient must be at least {self.samples}, got {self.ambient}")
+
+    def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
+        return spans.sphere(key, samples, self.ambient)
+
+    def draw_held_out(self, seed: int) -> None:
+        """None: other points are not in the span."""
+
+    def draw_truth(self, seed: int) -> spans.Ambient:
+        return spans.Ambient(jnp.asarray(self.ambient, float))
 
 
 class Function(Distribution):

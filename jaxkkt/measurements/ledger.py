@@ -1,0 +1,167 @@
+"""The theorems and lemmas of all three papers, held against every network of a sweep."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from jaxkkt import kkt
+from jaxkkt.datasets import Dataset
+from jaxkkt.measurements.base import Measurement
+from jaxkkt.networks import Params
+from jaxkkt.requirements import require_positive
+from jaxkkt.specs.base import Number, described
+from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
+from jaxkkt.theory.points import NEAR
+
+# Claims by the paper and the number that they have there.
+CLAIMS = (
+    *(f"Vardi {name}" for name in vardi.LEMMAS),
+    *(f"Vardi, on the margin, {name}" for name in vardi.LEMMAS),
+    *(f"Frei {name}" for name in (*frei.PROPERTIES, *frei.LEMMAS)),
+    *(f"Wang {name}" for name in wang.LEMMAS),
+)
+RECORDED = ("measured", "bound", "slack", "assumed", "holds", "vacuous")  # of a Check
+
+
+class Ledger(Measurement):
+    """Every lemma that speaks of the run: over the dimension `claim`, the fields of its `Check`.
+
+    KKT points: the lemmas of Vardi et al. (2022), of all samples (Theorem 4.1) and of those on the
+    margin (Corollary 4.1), and on clustered data those of Frei et al. (2023). They are asked of the
+    network polished by `kkt.polish`, since a trained one is no KKT point yet, or of the network as
+    it is without `polish`; multipliers are the certificate's. Lazy networks, trained in a ball:
+    those of Wang et al. (2022), at the first `points` held-out points, each at the point of least
+    slack; a lemma may fail at a share `gamma` of them. NaN where a claim does not speak of the run,
+    as beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail.
+    """
+
+    polish: bool = described("lemmas of KKT points are asked of the polished network", default=True)
+    largest: int = described("most samples that are certified", "samples", default=256)
+    points: int = described("points at which lemmas of lazy networks are asked", default=64)
+    gamma: Number = described("probability with which a lemma may fail", default=0.05)
+    on_host: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(gamma=self.gamma, largest=self.largest, points=self.points)
+
+    def measure(
+        self,
+        params: Params,
+        data: Dataset,
+        start: Params,
+        protocol: Any,
+        test: Dataset | None = None,
+        truth: Any = None,
+    ) -> dict[str, Any]:
+        checks: dict[str, Check] = {}
+        ball = getattr(protocol, "ball", None)
+        if ball is not None:
+            x = (data if test is None else test).x[: self.points]
+            lazy = _at_points(params, start, jnp.asarray(x), jnp.asarray(ball), self.gamma)
+            checks |= {f"Wang {name}": check for name, check in lazy.items()}
+        elif len(data.y) <= self.largest and set(_trained(protocol)) == set(Params._fields):
+            checks |= self._of_kkt_points(params, data, test, truth)
+        empty = np.full(len(CLAIMS), np.nan)
+        found = {f"ledger_{field}": empty.copy() for field in RECORDED}
+        for name, check in checks.items():
+            for field in RECORDED:
+                found[f"ledger_{field}"][CLAIMS.index(name)] = float(getattr(check, field))
+        return found
+
+    def _of_kkt_points(
+        self, params: Params, data: Dataset, test: Dataset | None, truth: Any
+    ) -> dict[str, Check]:
+        x, y = jnp.asarray(data.x), jnp.asarray(data.y)
+        network, truth = jax.tree.map(jnp.asarray, (params, truth))
+        if self.polish:
+            network = kkt.polish(network, x, y).params
+        point = kkt_point(network, x, y, kkt.certificate(network, x, y))
+        d = None if truth is None else getattr(truth, "d", None)
+        found = {f"Vardi {name}": c for name, c in _vardi(point, vardi.summary(x, y, d=d)).items()}
+        near = np.asarray(y[point.margins <= 1 + NEAR])
+        if {-1.0, 1.0} <= set(near.tolist()):
+            margin = _vardi(point, vardi.on_margin(point, d))
+            found |= {f"Vardi, on the margin, {name}": check for name, check in margin.items()}
+        if test is not None and hasattr(truth, "test_cluster"):
+            clusters = frei.clusters(truth.means, truth.labels, truth.sigma, truth.d)
+            setting = frei.Setting(
+                point,
+                clusters,
+                truth.cluster,
+                jnp.asarray(test.x),
+                truth.test_cluster,
+            )
+            found |= {f"Frei {name}": check for name, check in _frei(setting).items()}
+        return found
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return _ATTRIBUTES
+
+    def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+        return {f"ledger_{field}": {"claim": CLAIMS} for field in RECORDED}
+
+
+def ledger_table(results: xr.Dataset) -> str:
+    """A Markdown table of a sweep with `Ledger`: how often each claim applied, and held there.
+
+    A line for every claim that speaks of any run; the least slack is over the runs where it
+    applies, over the bound's size.
+    """
+    lines = [
+        "| claim | runs | assumptions hold | holds there | least slack, relative | says nothing |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in results.claim.values:
+        one = {f: results[f"ledger_{f}"].sel(claim=name).values.ravel() for f in RECORDED}
+        asked = np.isfinite(one["assumed"])
+        applies = asked & (one["assumed"] == 1)
+        if not asked.any():
+            continue
+        holds = vacuous = least = "-"
+        if applies.any():
+            holds = f"{int(one['holds'][applies].sum())} of {applies.sum()}"
+            vacuous = f"{int(one['vacuous'][applies].sum())} of {applies.sum()}"
+            size = np.abs(one["bound"][applies])
+            relative = one["slack"][applies] / np.where(size > 0, size, 1)
+            least = f"{relative.min():.3g}"
+        lines.append(
+            f"| {name} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
+        )
+    return "\n".join(lines)
+
+
+def _trained(protocol: Any) -> Sequence[str]:
+    return getattr(protocol, "trained", Params._fields)
+
+
+_vardi = jax.jit(vardi.ledger)
+_frei = jax.jit(frei.ledger)
+
+
+@jax.jit
+def _at_points(params: Params, start: Params, x: Any, c0: Any, gamma: Any) -> dict[str, Check]:
+    """Each lemma at the point of least slack, among those where it applies if there are any."""
+    found = {}
+    for name, check in wang.ledger(params, start, x, c0, gamma).items():
+        lanes = jax.tree.map(lambda a: jnp.broadcast_to(a, x.shape[:1]), check)
+        place = jnp.argmin(jnp.where(lanes.assumed, lanes.slack, jnp.inf))
+        found[name] = jax.tree.map(lambda a, place=place: a[place], lanes)
+    return found
+
+
+_ATTRIBUTES = {
+    "ledger_measured": {"long_name": "what the claim speaks of", "units": "the claim's"},
+    "ledger_bound": {
+        "long_name": "the claim's bound; NaN where it does not apply",
+        "units": "same",
+    },
+    "ledger_slack": {"long_name": "by how much it is inside the bound", "units": "same"},
+    "ledger_assumed": {"long_name": "1 where all assumptions hold", "units": "1"},
+    "ledger_holds": {"long_name": "1 where the claim holds", "units": "1"},
+    "ledger_vacuous": {"long_name": "1 where the bound says nothing", "units": "1"},
+}
