@@ -1,10 +1,13 @@
 """Clustered data of Frei, Vardi, Bartlett, Srebro (2023): what generalizes, and what is flipped.
 
-Two parts. "generalization": test error against the samples a cluster, with 1-nearest-neighbour and
-the max-margin linear classifier beside it. "flips": the size at which the one direction of the
-means, sum_q y_q mu_q, flips half and 99% of fresh points, against d and the number of clusters,
-with the paper's robust network and linear predictor beside it. The paper proves both and ran
-neither. Its Assumption 2.2 asks for d beyond a million at sigma = 1: nothing here is inside it.
+Three parts. "generalization": test error, with its confidence interval, against the samples a
+cluster, with 1-nearest-neighbour and the max-margin linear classifier beside it. "flips": the size
+at which the one direction of the means, sum_q y_q mu_q, flips half and 99% of fresh points, against
+d, the number of clusters and the scale of the initial weights, with the paper's robust network and
+linear predictor, 1-nearest-neighbour and the paper's sizes beside it. "limit": what becomes of it
+as sigma -> 0, where the samples are the means and the theorem that of Vardi et al. (2022). The
+paper proves these and ran no experiment. Its Assumption 2.2 asks for d beyond a million at
+sigma = 1: the first two parts are outside it, the smallest sigma of the third inside.
 """
 
 import sys
@@ -14,14 +17,26 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
+from jaxkkt.measurements.clusters import neighbour_flip_sizes, of_share
 from jaxkkt.theory import frei
 
-# Shares and ratios above these are called large; the paper has O(.) there.
-SMALL_ERROR, LARGEST_RATIO = 0.01, 2.0
+from . import frei_claims
+from .frei_claims import along_axis, mean, middle, promised
+
+# Fresh points of 1-nearest-neighbour.
+NEIGHBOUR_POINTS = 500
+# Beside the trained networks in the figures: variable, name, style.
+BESIDE = (
+    ("robust_flip_half", "robust network", "C2-"),
+    ("neighbour_flip_half", "1-nearest-neighbour", "C3-"),
+    ("means_flip_half", "linear predictor", "C4-"),
+)
 
 
 class Classifiers(jk.Measurement):
@@ -41,43 +56,89 @@ class Classifiers(jk.Measurement):
         }
 
 
-class Constructions(jk.Measurement):
-    """Half of the fresh points, flipped along the same direction: of the paper's two networks."""
+class Others(jk.Measurement):
+    """What else the same direction flips, at half of the fresh points, and the size of F8's z.
+
+    The paper's robust network and linear predictor, and 1-nearest-neighbour. `promised` is |z| of
+    Theorem 4.2, NaN where Assumption 2.2 does not hold.
+    """
 
     on_host = True
 
-    def measure(self, params: jk.Params, test: jk.Dataset, truth: jk.mixtures.Truth) -> Any:
-        clusters = frei.clusters(truth.means, truth.labels, truth.sigma)
+    def measure(self, data: jk.Dataset, test: jk.Dataset, truth: jk.mixtures.Truth) -> Any:
+        clusters = frei.clusters(truth.means, truth.labels, truth.sigma, truth.d)
         networks = {"robust": frei.robust_network(clusters), "means": frei.linear_network(clusters)}
         found = {}
         for name, network in networks.items():
             flips = jk.ClusterFlips().measure(network, test, truth)
             found[f"{name}_flip_half"] = flips["cluster_flip_half"]
+        few = jk.Dataset(*(a[:NEIGHBOUR_POINTS] for a in test))
+        sizes = np.sort(neighbour_flip_sizes(data, few, np.asarray(clusters.u)))
+        found["neighbour_flip_half"] = of_share(sizes[sizes > 0], 0.5)
+        size = frei.size(clusters)
+        found["promised"] = float(jnp.where(size.assumed, size.measured, jnp.nan))
         return found
+
+
+class MeansAsSamples(jk.Measurement):
+    """The setting of Vardi et al. (2022) that sigma -> 0 leads to: the means are the samples.
+
+    `means_flip`: the size along sum_q y_q mu_q that flips all means, for the network as it is.
+    `trained_on_means`: c of a network trained on the means, from the same start.
+    `promised` and `promised_vardi`: |z| of the two Theorems, NaN where they do not apply.
+    """
+
+    on_host = True
+
+    def measure(
+        self,
+        params: jk.Params,
+        start: jk.Params,
+        protocol: jk.Protocol,
+        truth: jk.mixtures.Truth,
+    ) -> dict[str, Any]:
+        means, y = (jnp.asarray(a) for a in (truth.means, truth.labels))
+        everyone = jnp.ones(len(y), bool)
+        unit = jk.perturbations.universal_direction(means, y, everyone)
+        flips = jk.perturbations.flip_sizes_exact
+        now = flips(params, means, y, unit, everyone).size
+        trained = jk.train(start, means, y, protocol).params
+        # `jk.Flips`, which would compile anew for every network here.
+        chosen = jk.perturbations.on_margin(jk.networks.margins(trained, means, y))
+        own = jk.perturbations.universal_direction(means, y, chosen)
+        c = flips(trained, means, y, own, chosen).size
+        sizes = promised(frei.clusters(means, y, truth.sigma, truth.d))
+        return {"means_flip": now, "trained_on_means": c, **sizes}
 
 
 @dataclass(frozen=True)
 class Options(studies.Options):
-    part: Literal["both", "generalization", "flips"] = "both"
+    part: Literal["all", "generalization", "flips", "limit"] = "all"
     """which part to run"""
     d: tuple[int, ...] = (100, 300, 1000)
-    """input dimensions of the flips; the second is that of the generalization"""
+    """input dimensions of the flips; the second is that of the generalization, the largest that of
+    the limit"""
     clusters: tuple[int, ...] = (4, 10, 30)
-    """numbers of clusters; the second is that of the generalization"""
+    """numbers of clusters; the second is that of the generalization and of the limit"""
     width: tuple[int, ...] = (50, 300)
     """hidden neurons"""
     sigma: tuple[float, ...] = (1.0, 2.0, 3.0)
     """noise of the generalization; flips have 1"""
-    per_cluster: tuple[int, ...] = (1, 2, 4, 8, 16, 40)
+    per_cluster: tuple[int, ...] = (1, 2, 4, 8, 40)
     """samples a cluster of the generalization; flips have 10 for the most clusters"""
+    init_scale: tuple[float, ...] = (0.1, 1.0, 10.0)
+    """factors of the initial weights of the flips, at the second d and number of clusters; the
+    middle one is that of all else"""
+    limit_sigma: tuple[float, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
+    """noise of the limit, which has 8 samples a cluster"""
     means: Literal["sphere", "orthogonal"] = "sphere"
-    """how the means lie"""
+    """how the means lie; orthogonal in the limit"""
     seeds: int = 2
     """number of seeds, from 0 on"""
 
 
 PRESETS = {
-    "quick": studies.Preset("108 networks, d to 1,000"),
+    "quick": studies.Preset("116 networks, d to 1,000"),
     "full": studies.Preset(
         "d to 10,000, 100 clusters, 5 seeds",
         d=(100, 300, 1000, 3000, 10_000),
@@ -88,123 +149,168 @@ PRESETS = {
 
 
 def parts(options: Options) -> list[studies.Part]:
-    common: dict[str, Any] = {"data": "clusters", "means": options.means, "width": options.width}
+    common: dict[str, Any] = {"data": "clusters", "width": options.width}
     common["seed"] = range(options.seeds)
-    d, k = (values[min(1, len(values) - 1)] for values in (options.d, options.clusters))
-    samples = [per * k for per in options.per_cluster]
+    d, k, scale = map(middle, (options.d, options.clusters, options.init_scale))
     several = jk.grid(
         **common,
+        means=options.means,
         d=d,
         clusters=k,
         sigma=options.sigma,
-        samples=samples,
+        samples=[per * k for per in options.per_cluster],
+        init_scale=scale,
         measure=[jk.ClusterFlips, Classifiers],
     )
-    flipped = jk.grid(
+    flipped: dict[str, Any] = {
         **common,
-        d=options.d,
-        clusters=options.clusters,
-        samples=10 * max(options.clusters),
-        measure=[jk.ClusterFlips, Constructions],
+        "means": options.means,
+        "samples": 10 * max(options.clusters),
+        "measure": [jk.ClusterFlips, Others],
+    }
+    scaled = jk.grid(**flipped, d=d, clusters=k, init_scale=options.init_scale)
+    sized = jk.grid(**flipped, d=options.d, clusters=options.clusters, init_scale=scale)
+    limit = jk.grid(
+        **{**common, "width": max(options.width)},
+        means="orthogonal",
+        d=max(options.d),
+        clusters=k,
+        sigma=options.limit_sigma,
+        samples=8 * k,
+        init_scale=scale,
+        measure=[jk.ClusterFlips, jk.Flips, MeansAsSamples],
     )
-    both = {
-        "generalization": studies.Part(
+    found = [
+        studies.Part(
             several,
             "generalization",
-            claims=generalization,
+            claims=frei_claims.generalization,
             panels=[studies.Panel("errors", errors_drawn)],
         ),
-        "flips": studies.Part(
-            flipped, "flips", claims=flips, panels=[studies.Panel("flips", flips_drawn)]
+        studies.Part(
+            list(dict.fromkeys([*sized, *scaled])),
+            "flips",
+            claims=frei_claims.flips,
+            notes=frei_claims.flips_notes,
+            panels=[studies.Panel("flips", flips_drawn)],
         ),
-    }
-    return [part for name, part in both.items() if options.part in ("both", name)]
-
-
-def mean(results: xr.Dataset, name: str) -> xr.DataArray:
-    return jk.summarize(results, name).mean
-
-
-def generalization(results: xr.Dataset) -> list[studies.Claim]:
-    """The paper's sample complexity is n >= k ln(d)^2; ours for a small error is measured."""
-    found = []
-    results = results.isel(d=0)
-    k, d = int(results.clusters), int(results.d)
-    enough = k * np.log(d) ** 2
-    for sigma in results.sigma.values:
-        error = mean(results, "test_error").sel(sigma=sigma).max("width")
-        many = error.where(error.samples >= enough, drop=True)
-        largest = float(many.max()) if many.size else np.nan
-        each = [f"{float(error.sel(samples=n)):.3f} ({n // k})" for n in error.samples.values]
-        told = f"largest mean test error {largest:.4f}; by samples a cluster: {', '.join(each)}"
-        holds = None if np.isnan(largest) else largest <= SMALL_ERROR
-        text = f"n >= k ln(d)^2 = {enough:.0f} samples generalize, sigma = {sigma:g}"
-        text += "" if sigma <= 1 else " (beyond the paper's)"
-        found.append(studies.Claim(text, told, holds))
-    for other, name in (("neighbour", "1-nearest-neighbour"), ("linear", "the linear max-margin")):
-        gap = results.test_error - results[f"{other}_error"]
-        told = f"mean difference {float(gap.mean()):+.4f}, from {float(gap.min()):+.4f} to "
-        told += f"{float(gap.max()):+.4f}"
-        text = f"networks generalize at least as well as {name} (an open question)"
-        found.append(studies.Claim(text, told, bool(gap.mean() <= SMALL_ERROR)))
-    return found
-
-
-def flips(results: xr.Dataset) -> list[studies.Claim]:
-    found = []
-    results = results.isel(samples=0)
-    unit = np.sqrt(results.d / results.clusters)
-    for name, share in (("half", "half"), ("99", "99%")):
-        ratio = mean(results, f"cluster_flip_{name}") / unit
-        told = f"{float(ratio.min()):.2f} to {float(ratio.max()):.2f} sqrt(d/k)"
-        text = f"one direction flips {share} of fresh points at O(sqrt(d/k))"
-        found.append(studies.Claim(text, told, bool(ratio.max() <= LARGEST_RATIO)))
-    size = mean(results, "cluster_flip_half")
-    change = abs(size / size.mean("width") - 1)
-    text = "the width does not matter"
-    told = f"sizes are within {float(change.max()):.1%} of their mean over widths"
-    found.append(studies.Claim(text, told, bool(change.max() <= 0.1)))
-    for name, text in (("robust", "the robust network"), ("means", "the linear predictor")):
-        ratio = mean(results, f"{name}_flip_half") / size
-        told = f"half flipped at {float(ratio.min()):.2f} to {float(ratio.max()):.2f} of the size"
-        holds = bool(ratio.min() > 1) if name == "robust" else bool((abs(ratio - 1) < 0.5).all())
-        than = "harder to flip than trained ones" if name == "robust" else "flipped as easily"
-        found.append(studies.Claim(f"{text} is {than} (along this direction)", told, holds))
-    return found
+        studies.Part(
+            limit,
+            "limit",
+            claims=frei_claims.limit,
+            notes=lambda _: frei_claims.closed_forms(k),
+            panels=[studies.Panel("limit", limit_drawn)],
+        ),
+    ]
+    return [part for part in found if options.part in ("all", part.name)]
 
 
 def errors_drawn(figure: Figure, results: xr.Dataset) -> None:
-    results, k = results.isel(d=0), int(results.clusters)
+    results = along_axis(results.isel(d=0), "sigma")
+    k = int(results.clusters)
     axes = figure.subplots(1, results.sigma.size, sharey=True, squeeze=False)[0]
-    figure.set_size_inches(4 * len(axes), 3.5)
+    figure.set_size_inches(3.2 * len(axes), 3.0)
     for ax, sigma in zip(axes, results.sigma.values, strict=True):
         shown = results.sel(sigma=sigma)
-        plotting.families(ax, shown, "test_error", "width", along="samples", symbol="width")
+        per = shown.samples.values / k
+        for i, width in enumerate(shown.width.values):
+            one = shown.sel(width=width)
+            error, low, high = (
+                mean(one, f"test_error{end}").values for end in ("", "_low", "_high")
+            )
+            bars = np.abs(np.stack([low, high]) - error)
+            at = per * 1.05 ** (i - (shown.width.size - 1) / 2)
+            ax.errorbar(at, error, bars, marker="o", capsize=2, label=f"trained, width {width}")
         for name, style in (("neighbour", ":"), ("linear", "--")):
-            error = shown[f"{name}_error"].mean(("seed", "width"))
-            ax.plot(results.samples, error, style, color="black", label=name)
+            beside = shown[f"{name}_error"].mean(("seed", "width"))
+            named = {"neighbour": "1-nearest-neighbour", "linear": "linear max-margin"}[name]
+            ax.plot(per, beside, style, color="black", label=named)
+        ax.axvline(np.log(float(shown.d)) ** 2, color="grey", linewidth=0.8, label=r"$\ln(d)^2$")
         ax.set_xscale("log")
-        ax.set_xlabel(rf"samples $n$ of {k} clusters, $\sigma$ = {sigma:g}")
-        ax.get_legend().remove()
-    axes[0].set_ylabel("test error")
-    axes[-1].legend()
+        ax.set_xticks(per, [f"{value:g}" for value in per], minor=False)
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xlabel(r"samples a cluster $n/k$")
+        ax.set_title(rf"$\sigma$ = {sigma:g}")
+    axes[0].set_ylabel("test error, 95% interval")
+    axes[0].legend()
 
 
 def flips_drawn(figure: Figure, results: xr.Dataset) -> None:
+    """Against d, the clusters, and the initial scale, the others at their middle values."""
+    shown = along_axis(results.isel(samples=0), "clusters", "init_scale")
+    at = {name: middle(shown[name].values) for name in ("d", "clusters", "init_scale")}
+    figure.set_size_inches(9, 4.1)
+    axes = figure.subplots(1, 3, sharey=True)
+    labels = {
+        "d": f"input dimension $d$, {at['clusters']} clusters",
+        "clusters": f"clusters $k$, $d$ = {at['d']}",
+        "init_scale": f"initial scale, $d$ = {at['d']}, {at['clusters']} clusters",
+    }
+    for ax, (name, label) in zip(axes, labels.items(), strict=True):
+        one = shown.sel({other: value for other, value in at.items() if other != name})
+        _sizes_drawn(ax, one, name)
+        plotting.logarithmic(ax, one[name].values)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_locator(NullLocator())
+        ax.set_xlabel(label)
+    axes[0].set_ylabel("size that flips half, or 99%, of fresh points")
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=4)
+
+
+def _sizes_drawn(ax: Axes, one: xr.Dataset, along: str) -> None:
+    for i, width in enumerate(one.width.values):
+        part, color = one.sel(width=width), ("C0", "C1", "C5", "C6")[i % 4]
+        for share, marker in (("half", "o-"), ("99", "^:")):
+            size = mean(part, f"cluster_flip_{share}")
+            what = f"trained, width {width}" + ("" if share == "half" else ", 99%")
+            ax.plot(part[along], size, marker, color=color, label=what)
+    for name, what, style in BESIDE:
+        ax.plot(one[along], one[name].mean(("seed", "width")), style, marker="s", label=what)
+    d, k = (xr.broadcast(one[along], one[name])[1] for name in ("d", "clusters"))
+    lines = {
+        r"$\sqrt{d}$": (np.sqrt(d), "--"),
+        r"$\sqrt{d/k}$": (np.sqrt(d / k), "-"),
+        r"$\sqrt{d}/8$, robust network, large $d$": (np.sqrt(d) / 8, ":"),
+    }
+    for what, (line, style) in lines.items():
+        ax.plot(one[along], line, style, color="black", linewidth=0.9, label=what)
+    bound = one.promised.mean(("seed", "width"))
+    if np.isfinite(bound).any():
+        ax.plot(one[along], bound, "k*", label="$|z|$ of Theorem 4.2")
+
+
+def limit_drawn(figure: Figure, results: xr.Dataset) -> None:
+    results = along_axis(results.isel(d=0, samples=0), "sigma")
     axes = figure.subplots(1, 2)
-    figure.set_size_inches(9, 3.8)
-    width = results.width.max()
-    few = results.isel(samples=0).sel(width=width)
-    for ax, along, by in ((axes[0], "d", "clusters"), (axes[1], "clusters", "d")):
-        plotting.families(ax, few, "cluster_flip_half", by, along=along, symbol=by)
-        for value in few[by].values:
-            one = few.sel({by: value})
-            scale = jnp.sqrt(one.d.values / one.clusters.values)
-            ax.plot(one[along], np.broadcast_to(scale, one[along].shape), ":", color="grey")
+    figure.set_size_inches(7, 3.0)
+    few = results.isel(width=-1)
+    for name, what, style in (
+        ("cluster_flip_99", "99% of fresh points flipped", "C0^:"),
+        ("flip_size_exact", "$c$ at the training samples", "C1s-"),
+        ("trained_on_means", "$c$, trained on the means", "C4o-"),
+    ):
+        axes[0].plot(few.sigma, mean(few, name) / mean(few, "means_flip"), style, label=what)
+    axes[0].axhline(1, color="black", linewidth=0.8)
+    axes[0].set_ylabel("size over that which flips all means")
+    k, d = int(few.clusters), float(few.d)
+    for name, what, style in (
+        ("promised_vardi", "$|z|$, Vardi et al., on the means", "C2s-"),
+        ("promised", "$|z|$, Theorem 4.2, where it applies", "C3*-"),
+        ("trained_on_means", "$c$, trained on the means", "C4o-"),
+        ("cluster_flip_99", "99% of fresh points flipped", "C0^:"),
+    ):
+        axes[1].plot(few.sigma, few[name].mean("seed"), style, label=what)
+    axes[1].axhline(np.sqrt(d), color="black", linestyle="--", linewidth=0.8, label=r"$\sqrt{d}$")
+    axes[1].axhline(np.sqrt(d / k), color="black", linewidth=0.8, label=r"$\sqrt{d/k}$")
+    axes[1].set_yscale("log")
+    axes[1].set_ylim(top=axes[1].get_ylim()[1] * 4)
+    axes[1].set_ylabel("size")
+    for ax in axes:
         ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel(along)
-        ax.set_ylabel(r"half flipped at; dotted $\sqrt{d/k}$")
+        ax.set_xlabel(r"noise $\sigma$")
+        ax.legend()
 
 
 STUDY = studies.Study("frei-clusters", __doc__, Options, parts, PRESETS)

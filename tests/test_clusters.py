@@ -8,6 +8,7 @@ from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
+from jaxkkt.measurements.clusters import error_interval, neighbour_flip_sizes
 
 SMALL = {"data": "clusters", "d": 30, "samples": 24, "clusters": 4, "width": 20, "tests": 200}
 
@@ -107,6 +108,9 @@ class TestMeasurements:
 
         right = ~flipped(0)
         assert float(table.test_error) == pytest.approx(1 - right.mean(), abs=0.006)
+        assert float(table.test_error_low) <= float(table.test_error) < float(table.test_error_high)
+        ends = error_interval(round(200 * float(table.test_error)), 200)
+        assert (float(table.test_error_low), float(table.test_error_high)) == pytest.approx(ends)
         for name, share in (("half", 0.5), ("99", 0.99)):
             size = float(table[f"cluster_flip_{name}"])
             assert flipped(1.02 * size)[right].mean() >= share - 0.01
@@ -142,3 +146,48 @@ class TestMeasurements:
         assert jk.theory.frei.properties(found, sample)["P6: every cluster has a sample"].holds
         robust = jk.theory.frei.robust_network(found)
         assert networks.margins(robust, *map(jnp.asarray, jk.held_out(run))).mean() > 1
+
+
+class TestIntervals:
+    @pytest.mark.parametrize(("errors", "points"), [(0, 2000), (7, 200), (1999, 2000), (3, 4)])
+    def test_the_ends_are_where_the_score_test_rejects(self, errors, points):
+        """Wilson's interval is of the p with |share - p| <= 1.96 sqrt(p (1 - p) / points)."""
+        p = np.linspace(0, 1, 2_000_001)
+        kept = p[abs(errors / points - p) <= 1.959964 * np.sqrt(p * (1 - p) / points)]
+        expected = (kept.min(), kept.max())
+        assert error_interval(errors, points) == pytest.approx(expected, abs=2e-6)
+
+    def test_it_covers_the_true_error_as_often_as_it_says(self):
+        errors = np.random.default_rng(0).binomial(300, 0.08, size=2000)
+        ends = {count: error_interval(int(count), 300) for count in np.unique(errors)}
+        covered = [ends[count][0] <= 0.08 <= ends[count][1] for count in errors]
+        assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+
+
+class TestNeighbours:
+    def test_flips_are_those_of_brute_force(self):
+        """Overlapping clusters in few dimensions: points that flip late, never, or at once."""
+        rng = np.random.default_rng(1)
+        x, y = rng.normal(size=(14, 3)), np.where(np.arange(14) < 5, 1.0, -1.0)
+        fresh, labels = 2 * rng.normal(size=(60, 3)), np.where(np.arange(60) < 40, 1.0, -1.0)
+        along = np.array([2.0, -1.0, 0.5])
+        got = neighbour_flip_sizes(jk.Dataset(x, y), jk.Dataset(fresh, labels), along)
+        sizes = np.linspace(0, 40, 20_001)
+        unit = along / np.linalg.norm(along)
+        for point, label, size in zip(fresh, labels, got, strict=True):
+            moved = point - label * sizes[:, None] * unit
+            away = ((moved[:, None] - x) ** 2).sum(axis=2)
+            flipped = y[away.argmin(axis=1)] != label
+            first = sizes[flipped.argmax()] if flipped.any() else np.inf
+            assert size == pytest.approx(first, abs=0.003) or (size > 40 and first == np.inf)
+        assert (got == 0).any()
+        assert np.isinf(got).any()
+        assert ((got > 0.01) & (got < 40)).sum() > 10
+
+    def test_two_samples_are_told_apart_half_way(self):
+        x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.array([1.0, -1.0])
+        fresh = jk.Dataset(np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0]))
+        got = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([10.0, 0.0]))
+        np.testing.assert_allclose(got, [1.5, 3.0])
+        aside = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([0.0, 1.0]))
+        assert np.isinf(aside).all()

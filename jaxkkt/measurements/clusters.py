@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxkkt import mixtures, networks, perturbations
 from jaxkkt.datasets import Dataset
@@ -14,10 +15,13 @@ from jaxkkt.specs.data import round_up
 
 # Sizes at which the share of flipped points is recorded, in units of sqrt(d/k).
 SIZES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+CONFIDENCE = 0.95
 
 
 class ClusterFlips(Measurement):
     """Test error, and what the direction of the clusters' means does to fresh points.
+
+    The test error has a 95% confidence interval (Wilson's), for one draw of fresh points.
 
     u = sum_q y_q mu_q; x is flipped at size c where y N(x - y c u/|u|) < 0, found exactly along the
     ray. Sizes are of the fresh points that are classified correctly; the others are the test error.
@@ -28,20 +32,69 @@ class ClusterFlips(Measurement):
 
     def measure(self, params: Params, test: Dataset, truth: mixtures.Truth) -> dict[str, Any]:
         u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
-        k, d = truth.means.shape
+        k = len(truth.means)
         right, sizes = _sizes(params, test, u / np.linalg.norm(u))
         sizes = np.sort(sizes[right])
-        at = np.asarray(SIZES) * np.sqrt(d / k)
+        at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)
+        low, high = error_interval(int(np.sum(~right)), right.size)
         return {
             "test_error": np.mean(~right),
-            "cluster_flip_half": _of_share(sizes, 0.5),
-            "cluster_flip_99": _of_share(sizes, 0.99),
+            "test_error_low": low,
+            "test_error_high": high,
+            "cluster_flip_half": of_share(sizes, 0.5),
+            "cluster_flip_99": of_share(sizes, 0.99),
             "cluster_flipped": np.searchsorted(sizes, at, side="right") / max(len(sizes), 1),
             "direction_norm": np.linalg.norm(u),
         }
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
         return _ATTRIBUTES
+
+
+def error_interval(errors: int, points: int) -> tuple[float, float]:
+    """Wilson's 95% confidence interval of a share that was `errors` of `points`."""
+    from scipy.stats import binomtest  # here: slow to import
+
+    interval = binomtest(errors, points).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def neighbour_flip_sizes(
+    data: Dataset, points: Dataset, along: Float[Array | np.ndarray, " d"]
+) -> Float[np.ndarray, " t"]:
+    """The smallest c >= 0 at which 1-nearest-neighbour gives x - y c e the other label.
+
+    e = along/|along|; 0 where x itself is misclassified, inf where no c is large enough. Exact: up
+    to a term that all samples share, |x - y c e - x_i|^2 = |x - x_i|^2 + 2 c y e.x_i, a line in c.
+    One class wins from a sample's line on where it is below all lines of the other.
+    """
+    x, y, fresh, labels = (np.asarray(a, np.float64) for a in (*data, *points))
+    slopes = 2 * (x @ along) / np.linalg.norm(along)
+    heights = np.sum(x**2, axis=1) - 2 * fresh @ x.T
+    found = np.empty(len(fresh))
+    for i, (height, label) in enumerate(zip(heights, labels, strict=True)):
+        own, other = (_lowest(height[same], label * slopes[same]) for same in _classes(y, label))
+        rise = other[0][:, None] - own[0][None]
+        fall = own[1][None] - other[1][:, None]
+        # rise < c fall for every own sample: c is between the largest start and the smallest end.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            at = rise / fall
+        start = np.max(np.where(fall > 0, at, 0), axis=1, initial=0)
+        end = np.min(np.where(fall < 0, at, np.where((fall == 0) & (rise >= 0), 0, np.inf)), axis=1)
+        found[i] = np.min(np.where(start < end, start, np.inf), initial=np.inf)
+    return found
+
+
+def _classes(y: np.ndarray, label: float) -> tuple[np.ndarray, np.ndarray]:
+    return y == label, y == -label
+
+
+def _lowest(heights: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lines without those that another is below at every c >= 0: a handful of hundreds."""
+    order = np.lexsort((slopes, heights))
+    heights, slopes = heights[order], slopes[order]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(slopes)[:-1]])
+    return heights[slopes < before], slopes[slopes < before]
 
 
 def _sizes(params: Params, test: Dataset, along: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +109,7 @@ def _sizes(params: Params, test: Dataset, along: np.ndarray) -> tuple[np.ndarray
     return np.asarray(right), np.asarray(found.sizes)
 
 
-def _of_share(ordered: np.ndarray, share: float) -> float:
+def of_share(ordered: np.ndarray, share: float) -> float:
     """The smallest size by which this share of the points has flipped."""
     place = int(np.ceil(share * len(ordered))) - 1
     return float(ordered[place]) if len(ordered) else np.nan
@@ -65,6 +118,14 @@ def _of_share(ordered: np.ndarray, share: float) -> float:
 _LENGTH = "units of the input (|mu| = sqrt(d))"
 _ATTRIBUTES = {
     "test_error": {"long_name": "share of fresh points that are misclassified", "units": "1"},
+    "test_error_low": {
+        "long_name": "test error, lower end of its 95% confidence interval (Wilson's)",
+        "units": "1",
+    },
+    "test_error_high": {
+        "long_name": "test error, upper end of its 95% confidence interval (Wilson's)",
+        "units": "1",
+    },
     "cluster_flip_half": {
         "long_name": "size along sum_q y_q mu_q by which half of the fresh points have flipped",
         "units": _LENGTH,
