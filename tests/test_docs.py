@@ -42,11 +42,24 @@ def test_workers_get_own_functions(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_the_theory_of_a_kkt_point(capsys):
-    (code,), _ = blocks("theory.md")
-    exec(compile(code, "theory.md", "exec"), {"__name__": "docs"})
+    (one, swept), _ = blocks("theory.md")
+    names: dict[str, object] = {"__name__": "docs"}
+    exec(compile(one, "theory.md", "exec"), names)
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 9
     assert all("| holds" in line for line in lines)
+    exec(compile(swept, "theory.md", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 18
+    assert all("| 1 | 1 | 1 of 1 |" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("page", ["limits.md"])
+def test_the_code_of_a_study_s_page_runs(page):
+    for code in blocks(page)[0]:
+        exec(compile(code, page, "exec"), {"__name__": "docs"})
 
 
 @pytest.mark.slow

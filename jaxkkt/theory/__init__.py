@@ -1,6 +1,6 @@
 """Theorems and lemmas as functions: what they assume, what they bound, and what was measured."""
 
-from jaxkkt.theory import frei, vardi, wang
+from jaxkkt.theory import constructions, frei, vardi, wang
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, table
 from jaxkkt.theory.points import KKTPoint, kkt_point
 
@@ -11,6 +11,7 @@ __all__ = [
     "at_least",
     "at_most",
     "below",
+    "constructions",
     "frei",
     "kkt_point",
     "table",

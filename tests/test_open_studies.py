@@ -1,0 +1,172 @@
+"""The studies of open questions and of the bounds of Theorem 4.1, at sizes that take seconds."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxkkt as jk
+from sweeps import frei_open, vardi_bounds
+
+
+def normal(x, y):
+    """A direction with the labels' signs at all points, from the points alone."""
+    w, b = frei_open.max_margin(np.asarray(x, float), np.asarray(y, float))
+    return w / np.linalg.norm(w), b
+
+
+@pytest.mark.parametrize("surface", ["sphere", "gaussian"])
+@pytest.mark.parametrize("edge", ["drop", "push"])
+def test_points_are_on_the_two_sides_of_one_hyperplane(surface, edge):
+    data = frei_open.HalfSpaces(d=6, samples=900, surface=surface, gap=1.5, edge=edge)
+    x, y = data.draw_training(3)
+    fresh, labels = data.draw_held_out(3)
+    # With a gap of 1.5 and 900 points the widest strip between the classes is that of w*.
+    w, _ = normal(x, y)
+    for points, signs in ((x, y), (fresh, labels)):
+        height = signs * (points @ w)
+        assert height.min() > 1.3
+        assert set(signs) == {-1, 1}
+    if surface == "sphere":
+        np.testing.assert_allclose(np.linalg.norm(fresh, axis=1), np.sqrt(6), rtol=1e-5)
+    # Pushed points are at the gap, P(|t| < 1.5) of them; dropped ones leave few there.
+    share = np.mean(np.abs(y * (x @ w) - 1.5) < 0.05)
+    assert share > 0.6 if edge == "push" else share < 0.3
+    other, signs = data.draw_held_out(4)  # of a hyperplane of its own
+    assert np.mean(signs * (other @ w) > 0) < 0.99
+
+
+def test_without_a_gap_points_are_as_they_are_drawn():
+    x, y = frei_open.HalfSpaces(d=4, samples=4000, surface="gaussian").draw_training(0)
+    np.testing.assert_allclose(np.cov(x.T), np.eye(4), atol=0.1)
+    assert abs(y.mean()) < 0.06
+    few = [frei_open.HalfSpaces(d=4, samples=2).draw_training(seed).y for seed in range(4)]
+    assert all(set(labels) == {-1, 1} for labels in few)
+
+
+def test_a_half_space_that_cannot_be_is_refused():
+    for wrong in ({"gap": 2.5}, {"gap": -1.0}, {"surface": "cube"}, {"edge": "cut"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            frei_open.HalfSpaces(d=4, samples=8, **wrong)
+
+
+def test_the_widest_hyperplane():
+    x = np.array([[3.0, 1.0], [4.0, -1.0], [1.0, 5.0], [-2.0, 0.0]])
+    y = np.array([1.0, 1.0, -1.0, -1.0])
+    w, b = frei_open.max_margin(x, y)
+    margins = y * (x @ w + b)
+    assert margins.min() == pytest.approx(1, abs=1e-6)
+    # The nearest points of the two hulls: (3, 1) and its foot on the edge (1, 5) to (-2, 0).
+    edge = np.array([3.0, 5.0]) / np.sqrt(34)
+    away = np.array([5.0, 1.0]) - (np.array([5.0, 1.0]) @ edge) * edge
+    assert 2 / np.linalg.norm(w) == pytest.approx(np.linalg.norm(away), rel=2e-3)
+    crossed = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert frei_open.max_margin(crossed, y) is None
+
+
+def promised(x, y, d):
+    chosen = jnp.asarray(y) != 0
+    return vardi_bounds._promised(jnp.asarray(x), jnp.asarray(y), chosen, jnp.asarray(float(d)))
+
+
+def test_nothing_is_promised_outside_the_assumptions():
+    # Three points of R^100 that are orthogonal, p = 0: m = 3 <= 101 / 3, |z| by hand.
+    x = np.zeros((4, 4), np.float32)
+    x[[0, 1, 2], [0, 1, 2]] = 10
+    y = np.array([1, 1, -1, 0], np.float32)
+    found = promised(x, y, 100)
+    c, c_prime = 1 / 3, 3 / 101
+    eta = 1 / 100 + 2 * (c * c_prime + 1) * 101 / (3 * c * 100)
+    assert found["applies"] == 1
+    assert float(found["z_norm"]) == pytest.approx(eta * 10 * np.sqrt(3), rel=1e-5)
+    assert float(found["bound"]) == pytest.approx(18 * np.sqrt(200) / (c * np.sqrt(3)), rel=1e-5)
+    tilted = x.copy()
+    tilted[1] = [8, 6, 0, 0]  # <x_0, x_1> = 80: the assumption asks for 3 <= 101 / 243
+    one_label = np.abs(y)
+    shorter = 0.9 * x
+    for points, labels in ((tilted, y), (x, one_label), (shorter, y)):
+        nothing = promised(points, labels, 100)
+        assert nothing["applies"] == 0
+        assert np.isnan(nothing["z_norm"])
+        assert np.isnan(nothing["bound"])
+
+
+def test_the_robust_network_is_that_of_all_dimensions():
+    x = np.zeros((4, 4), np.float32)
+    x[[0, 1, 2], [0, 1, 2]] = 10
+    y = jnp.array([1.0, 1.0, -1.0, 0.0])
+    found = vardi_bounds._robust(
+        jnp.asarray(x), y, jnp.array([True, True, False, False]), jnp.asarray(100.0), 0 * y[0]
+    )
+    # w = x / 50, b = -1. Along x_0 + x_1 the third sample meets both other neurons and is flipped
+    # where -1 + 2 (c / (5 sqrt(2)) - 1) = 0; the outputs of the others fall to 0 at the most.
+    assert found["robust_wrong"] == 0
+    assert float(found["robust_first"]) == pytest.approx(7.5 * np.sqrt(2), rel=1e-5)
+    assert np.isinf(found["robust_flip"])
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("open")
+    sizes = {
+        "--d": ["8"],
+        "--clusters": ["2", "40"],
+        "--sigma": ["0.2"],
+        "--samples": ["12", "20"],
+        "--surface": ["sphere"],
+        "--gap": ["1"],
+        "--width": ["40"],
+        "--seeds": ["1"],
+        "--pairs": ["2"],
+    }
+    words = [word for name, values in sizes.items() for word in (name, *values)]
+    assert frei_open.STUDY.main([*words, "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_open_questions_leave_claims_and_panels(opened):
+    for part, panel, count in (("many", "many", 4), ("separable", "separable", 2)):
+        assert len(json.loads((opened / part / "claims.json").read_text())["claims"]) == count
+        assert (opened / part / f"{panel}.png").stat().st_size > 5000
+    table = (opened / "separable" / "differences.md").read_text()
+    assert table.count("| sphere, gap 1 |") == 2
+
+
+@pytest.mark.slow
+def test_errors_are_those_of_the_data(opened):
+    many = xr.load_dataset(opened / "many" / "results.nc")
+    few, crowd = (many.sel(clusters=k, samples=8 * k) for k in (2, 40))
+    assert (few.separable == 1).all()
+    assert (crowd.separable == 0).all()  # 40 clusters of random labels in 8 dimensions
+    assert float(few.test_error.max()) == 0
+    for name in ("test_error", "neighbour_error", "linear_error"):
+        assert float(crowd[name].max()) >= float(crowd.best_error.max()) - 0.01
+    assert float(crowd.linear_error.max()) > 0.2
+    sides = xr.load_dataset(opened / "separable" / "results.nc")
+    for name in ("test_error", "polished_error", "linear_error"):
+        assert 0 < float(sides[name].mean()) < 0.3
+
+
+@pytest.mark.slow
+def test_bounds_are_drawn_where_they_hold(tmp_path):
+    sizes = ["--few", "2", "4", "--large-d", "30", "300", "--width", "60", "--seeds", "2"]
+    arguments = [*sizes, "--part", "few", "--quiet", "--out", str(tmp_path)]
+    assert vardi_bounds.STUDY.main(arguments) == 0
+    found = xr.load_dataset(tmp_path / "few" / "results.nc")
+    x, _ = jk.data.Sphere(d=300, samples=2).draw_training(1)
+    p = abs(float(x[0] @ x[1]))
+    here = found.sel(d=300, samples=2, seed=1)
+    np.testing.assert_allclose(here.largest_product.item(), p, rtol=1e-3)
+    np.testing.assert_allclose(here.radius.item(), (1 - p / 300) * np.sqrt(300) / 4, rtol=1e-4)
+    assert ((found.applies == 1) == np.isfinite(found.z_norm)).all()
+    assert (found.sel(d=30, samples=4).applies == 0).all()
+    assert (found.sel(d=300, samples=2).applies == 1).any()
+    inside = found.polished_applies == 1
+    assert inside.any()
+    assert ((found.polished_holds == 1) | ~inside).all()
+    assert ((found.polished_flip <= found.polished_z_norm) | ~inside).all()
+    assert (found.robust_first >= found.radius).all()
+    assert (tmp_path / "few" / "bounds.png").stat().st_size > 5000
