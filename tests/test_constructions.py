@@ -66,6 +66,7 @@ def test_both_networks_of_section_5_1(axes):
         np.testing.assert_allclose(outputs(larger, mine + np.asarray(z)), -label)
 
 
+@pytest.mark.slow
 def test_sizes_in_section_5_1(axes):
     """Within sqrt(d)/2 one neuron decides; beyond, the nearest flip takes one sample to the middle
     of another, sqrt(d/2) away. The network without biases is linear up to its nearest flip."""
@@ -95,6 +96,7 @@ def attacked(params, points, labels, x, y, direction):
     return constructions.Attacks(*(np.asarray(a)[:n] for a in found))
 
 
+@pytest.mark.slow
 def test_the_linear_predictor_is_framed_exactly():
     means, labels = jnp.asarray([[2.0, 0.0], [0.5, -2.0]]), jnp.asarray([1.0, -1.0])
     clusters = frei.clusters(means, labels, 1.0)

@@ -17,6 +17,7 @@ def normal(x, y):
     return w / np.linalg.norm(w), b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("surface", ["sphere", "gaussian"])
 @pytest.mark.parametrize("edge", ["drop", "push"])
 def test_points_are_on_the_two_sides_of_one_hyperplane(surface, edge):
@@ -38,6 +39,7 @@ def test_points_are_on_the_two_sides_of_one_hyperplane(surface, edge):
     assert np.mean(signs * (other @ w) > 0) < 0.99
 
 
+@pytest.mark.slow
 def test_without_a_gap_points_are_as_they_are_drawn():
     x, y = frei_open.HalfSpaces(d=4, samples=4000, surface="gaussian").draw_training(0)
     np.testing.assert_allclose(np.cov(x.T), np.eye(4), atol=0.1)

@@ -23,6 +23,7 @@ def test_inner_products_are_those_of_gaussian_vectors():
             assert products[:, i, j].var() == pytest.approx(d, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_largest_product_is_distributed_as_on_the_sphere():
     """Medians of p over 200 draws, in the span and in full."""
     m, d = 12, 200
@@ -55,6 +56,7 @@ def test_data_of_ten_million_dimensions():
     assert float(data.draw_truth(0).d) == 1e7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("means", ["sphere", "orthogonal"])
 def test_clusters_of_ten_million_dimensions(means):
     data = jk.data.Clusters(samples=12, clusters=3, tests=5, ambient=1e7, means=means, sigma=0.5)
