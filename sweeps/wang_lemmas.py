@@ -10,7 +10,6 @@ results.nc and the table in lemmas.md.
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp

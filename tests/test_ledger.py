@@ -1,4 +1,4 @@
-"""The ledger as a measurement: recorded by a sweep, and on networks that are deliberately broken."""
+"""The ledger as a measurement: recorded by a sweep, and on networks deliberately broken."""
 
 import jax
 import jax.numpy as jnp

@@ -18,6 +18,7 @@ from jaxkkt import files, studies
 from jaxkkt.engine import results as results_module
 from jaxkkt.specs import identity
 from jaxkkt.studies import command, study
+from jaxkkt.studies.claims import Claim, as_json
 
 LOG = logging.getLogger("jaxkkt")
 
@@ -352,6 +353,23 @@ class TestCommand:
         assert "vardi-figures" in told
         assert command.main(["swep"]) == 2
         assert "unknown command 'swep'" in capsys.readouterr().err
+
+    def test_claims_of_all_studies_on_a_page(self, tmp_path, capsys):
+        judged = [Claim("a | b", "0.5", True), Claim("c", "none", None)]
+        found = {"study": "own", "part": "one", "claims": as_json(judged)}
+        (tmp_path / "own" / "one").mkdir(parents=True)
+        (tmp_path / "own" / "one" / "claims.json").write_text(
+            json.dumps({**found, "runs": {"planned": 3, "converged": 2, "step cap": 1}})
+        )
+        about = {"date": "2026-11-22T10:00", "versions": {"jaxkkt": "0.7.0", "jax": "0.10.2"}}
+        (tmp_path / "own" / "provenance.json").write_text(json.dumps(about))
+        assert command.main(["claims", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("## own one\n")
+        assert "| a \\| b | 0.5 | holds |" in shown
+        assert "1 holds, 1 not decided; of 3 runs 2 converged, 1 step cap. 2026-11-22" in shown
+        assert command.main(["claims", str(tmp_path / "own" / "nowhere")]) == 2
+        assert "no study has left its claims" in capsys.readouterr().err
 
     def test_version_and_help(self, capsys):
         assert command.main(["--version"]) == 0

@@ -1,6 +1,8 @@
 """Claims of a paper beside what was measured: a table for people, JSON for machines."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import xarray as xr
@@ -45,6 +47,38 @@ def endings(results: xr.Dataset, planned: int | None = None) -> str:
     ran = sum(counts.values())
     part = "" if planned in (None, ran) else f" of {planned}"
     return f"{ran}{part} runs: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+def page(folders: Sequence[Path]) -> str:
+    """All claims that studies left below these folders, a table for each study and part.
+
+    Raises ValueError where a folder has none.
+    """
+    sections = []
+    for folder in folders:
+        files = sorted(folder.rglob("claims.json"))
+        if not files:
+            raise ValueError(f"no study has left its claims (claims.json) in {folder}")
+        sections += [_section(json.loads(file.read_text()), file.parent) for file in files]
+    return "\n\n".join(sections)
+
+
+def _section(found: Mapping[str, Any], folder: Path) -> str:
+    judged = [Claim(**claim) for claim in found["claims"]]
+    counts = {text: sum(c.verdict == text for c in judged) for text in VERDICTS.values()}
+    told = ", ".join(f"{n} {text}" for text, n in counts.items() if n)
+    runs = dict(found["runs"])
+    planned = runs.pop("planned")
+    ends = ", ".join(f"{n} {name}" for name, n in runs.items())
+    # A part's folder lies in the study's, which says when and where it was run.
+    about = [place for place in (folder, folder.parent) if (place / "provenance.json").is_file()]
+    made = ""
+    if about:
+        known = json.loads((about[0] / "provenance.json").read_text())
+        versions = ", ".join(f"{name} {known['versions'][name]}" for name in ("jaxkkt", "jax"))
+        made = f" {str(known['date'])[:10]}, {versions}."
+    title = " ".join(filter(None, (found["study"], found["part"])))
+    return f"## {title}\n\n{table(judged)}\n\n{told}; of {planned} runs {ends}.{made}"
 
 
 def _cell(text: str) -> str:

@@ -9,15 +9,18 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import jaxkkt
+from jaxkkt.studies.claims import page
 
 USAGE = """usage: jaxkkt sweep [STUDY [OPTION ...]]
+       jaxkkt claims [FOLDER ...]
 
-Without a STUDY, or with --help: the studies that there are.
-`jaxkkt sweep STUDY --help` says what one does and which options it has."""
+sweep without a STUDY, or with --help: the studies that there are.
+`jaxkkt sweep STUDY --help` says what one does and which options it has.
+claims: which claim holds where, of all studies that left files in these folders (results)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one."""
+    """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one; `jaxkkt claims`."""
     command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help"):
         print(USAGE)
@@ -25,10 +28,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "--version":
         print(jaxkkt.__version__)
         return 0
-    if command != "sweep":
-        print(f"error: unknown command {command!r}: there is `jaxkkt sweep`", file=sys.stderr)
+    if command == "sweep":
+        return sweep(rest)
+    if command == "claims":
+        return claims([Path(folder) for folder in rest or ("results",)])
+    print(
+        f"error: unknown command {command!r}: there are `jaxkkt sweep` and `jaxkkt claims`",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def claims(folders: Sequence[Path]) -> int:
+    """Prints which claim holds where, of the studies that left files in these folders."""
+    try:
+        print(page(folders))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    return sweep(rest)
+    return 0
 
 
 def sweep(arguments: Sequence[str], package: str | None = None) -> int:
