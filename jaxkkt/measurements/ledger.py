@@ -129,8 +129,9 @@ def ledger_table(results: xr.Dataset) -> str:
             size = np.abs(one["bound"][applies])
             relative = one["slack"][applies] / np.where(size > 0, size, 1)
             least = f"{relative.min():.3g}"
+        cell = name.replace("|", "\\|")
         lines.append(
-            f"| {name} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
+            f"| {cell} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
         )
     return "\n".join(lines)
 

@@ -102,7 +102,8 @@ def table(checks: Mapping[str, Check]) -> str:
         if failed:
             verdict = f"does not apply ({'; '.join(failed)})"
         bound = "" if failed else f"{float(check.bound):.4g}"
-        lines.append(f"| {name} | {float(check.measured):.4g} | {bound} | {verdict} |")
+        cell = name.replace("|", "\\|")
+        lines.append(f"| {cell} | {float(check.measured):.4g} | {bound} | {verdict} |")
     return "\n".join(lines)
 
 
