@@ -128,7 +128,7 @@ def ledger_table(results: xr.Dataset) -> str:
             vacuous = f"{int(one['vacuous'][applies].sum())} of {applies.sum()}"
             size = np.abs(one["bound"][applies])
             relative = one["slack"][applies] / np.where(size > 0, size, 1)
-            least = f"{relative.min():.3g}"
+            least = f"{relative.min() + 0.0:.3g}"  # no -0
         cell = name.replace("|", "\\|")
         lines.append(
             f"| {cell} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
