@@ -58,6 +58,7 @@ def test_peers_follow_the_same_trajectory(name, drawn, ours):
     assert np.all(np.diff(theirs) < 0)
 
 
+@pytest.mark.slow
 def test_the_trajectory_shows_the_growth_of_the_learning_rate(drawn, ours, monkeypatch):
     """A peer whose learning rate stands still is told apart: the comparison can fail."""
     monkeypatch.setattr(peers, "GROWTH", 1.0)
@@ -144,6 +145,7 @@ def test_products_are_those_of_the_shape(library):
         np.testing.assert_allclose(np.linalg.norm(result, axis=1), start, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_case_is_written_read_and_reported(tmp_path):
     case = training.measure(SMALL, ["vmap"], repeats=2, quick=True)
     squares = {n: {"JAX": 1.0} for n in ("1000", "2048")}

@@ -120,6 +120,7 @@ def test_other_tolerances_do_not_recompile(trained, found):
     assert _certificate._cache_size() == before
 
 
+@pytest.mark.slow
 def test_callers_of_32_bits_get_the_numbers_of_64(trained):
     narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), trained)
     wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), narrow)
@@ -135,6 +136,7 @@ def test_callers_of_32_bits_get_the_numbers_of_64(trained):
         assert_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmapped_equals_looped_and_bad_lanes_do_not_spoil_good_ones(trained, untrained):
     good, data = trained
     assert data.y[0] != data.y[3]

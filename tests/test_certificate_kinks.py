@@ -58,6 +58,7 @@ def test_a_missed_kink_costs_what_its_slope_is_worth():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "freed"), [((1, 3), True), ((2, 2), False), ((0, 0), False)])
 def test_a_budget_too_small_is_told_and_its_residual_holds(budget, freed):
     """3 orthogonal to 2: the negative neuron has 3 kinks, the positive one 2.

@@ -59,6 +59,7 @@ def test_other_optimizers_and_mini_batches_pass_levels_undisturbed(optimizer, ba
             assert_close(got, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_vmapped_equals_looped():
     problems = [problem(**SMALL, seed=seed) for seed in range(3)]
@@ -127,6 +128,7 @@ def test_what_training_refuses_is_refused(unchecked):
         )
 
 
+@pytest.mark.slow
 def test_float32_reaches_log_losses_of_minus_ten_thousand():
     params, data = problem(**SMALL)
     levels = (-1e3, -1e4)

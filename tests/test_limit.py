@@ -41,6 +41,7 @@ def normalized_margin(params, data):
     return float(jnp.min(jnp.where(data.y != 0, q, jnp.inf)) / networks.squared_norm(params))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_the_flow_in_log_time_is_the_flow_that_training_follows():
     params, data = problem(6, 20, 40)
@@ -249,6 +250,7 @@ def test_data_and_parameters_that_do_not_fit_are_refused():
         follow_flow(params, data.x[:, 1:], data.y, START, LEVELS)
 
 
+@pytest.mark.slow
 def test_other_levels_do_not_compile_again():
     params = networks.torch_linear(jax.random.key(0), 7, 2)
     follow_flow(params, *CORNERS, -1.0, (-2.0, -3.0))

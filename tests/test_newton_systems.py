@@ -98,6 +98,7 @@ def test_directions(r, group, spread, monkeypatch):
     assert_same(solve(*map(jnp.asarray, sides)), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1, 8])
 def test_kinks(spread):
     rng = np.random.default_rng(spread)

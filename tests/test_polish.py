@@ -126,6 +126,7 @@ def test_the_dual_has_the_same_value(case):
     assert np.all(np.abs(np.linalg.norm(p, axis=1) - 1) < error)
 
 
+@pytest.mark.slow
 def test_another_solver_finds_the_same_optimum():
     """min sum_j |h_j| over h_j = a_j g_j, with own tangents and signs fixed, by SLSQP.
 
@@ -182,6 +183,7 @@ def test_another_solver_finds_the_same_optimum():
 # --- closed forms ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-3, 0.1])
 @pytest.mark.parametrize("name", ["opposite", "acute", "3 orthogonal to 2", "4 orthogonal to 1"])
 def test_a_disturbed_kkt_network_is_polished_back(name, size):

@@ -9,6 +9,7 @@ import jaxkkt as jk
 from jaxkkt import spans
 
 
+@pytest.mark.slow
 def test_inner_products_are_those_of_gaussian_vectors():
     """Mean and variance of <g_i, g_l> and |g_i|^2 over 1,000 draws: 0 and d, d and 2 d."""
     n, d = 4, 30

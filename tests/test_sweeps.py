@@ -248,6 +248,7 @@ class TestFigures:
 class TestTransfer:
     ARGUMENTS = ("--d", "12", "--alpha", "0.8", "--width", "20", "30", "--seeds", "1", "--quiet")
 
+    @pytest.mark.slow
     def test_every_direction_is_tried_on_every_network(self, tmp_path, capsys):
         assert vardi_transfer.STUDY.main([*self.ARGUMENTS, "--out", str(tmp_path)]) == 0
         sizes = xr.load_dataset(tmp_path / "transfer.nc").flip_size.sel(alpha=0.8)
