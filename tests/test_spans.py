@@ -92,5 +92,15 @@ def test_what_does_not_fit_is_told():
         jk.data.Span(samples=5, ambient=4.0)
     with pytest.raises(ValueError, match="points have d = 18, got 10"):
         jk.data.Clusters(d=10, samples=10, clusters=3, tests=4, ambient=1e4)
+    with pytest.raises(ValueError, match="ambient must be at least 18, got 17"):
+        jk.data.Clusters(samples=10, clusters=3, tests=4, ambient=17)
     with pytest.raises(ValueError, match="at least 2 samples"):
         spans.sphere(jax.random.key(0), 1, 10.0)
+
+
+def test_another_number_of_samples_is_another_span():
+    assert jk.data.Span(samples=5).replace(samples=7).d == 7
+    clusters = jk.data.Clusters(samples=10, clusters=3, tests=4, ambient=1e4)
+    assert clusters.replace(samples=12).d == 3 + 1 + 12 + 4
+    runs = jk.grid(data=clusters, samples=[6, 8], width=3, seed=0)
+    assert [run.d for run in runs] == [14, 16]

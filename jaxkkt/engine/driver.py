@@ -27,7 +27,6 @@ from jaxkkt.engine.store import Store
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.run import Run, fields_of, unique
-from jaxkkt.specs.identity import PACKAGE, package_of
 from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")
@@ -90,14 +89,12 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 
-    Raises ValueError where two measurements of a run return the same name; one of ours alone is
-    not looked at, which takes a trace.
+    Raises ValueError where two measurements of a run return the same name.
     """
     used = devices()
     buckets = plan(unique(list(runs)), used[0].platform, len(used))
     for run in {jax.tree.structure(r.measure): r for b in buckets for r in b.runs}.values():
-        if [package_of(one.brought) for one in run.measure] != [PACKAGE]:
-            names_of(run, run.measure)
+        names_of(run, run.measure)
         if run.curve is not None:
             names_of(run, run.curve.measure)
     return Plan(tuple(buckets), streams(buckets, used))

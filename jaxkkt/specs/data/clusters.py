@@ -42,6 +42,8 @@ class Clusters(Distribution):
             spanned = self.clusters + 1 + self.samples + self.tests
             if self.d not in (None, spanned):
                 raise ValueError(f"in their span the points have d = {spanned}, got {self.d}")
+            if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= spanned:
+                raise ValueError(f"ambient must be at least {spanned}, got {self.ambient}")
             object.__setattr__(self, "d", spanned)
         super().__post_init__()
         require_positive(sigma=self.sigma)
@@ -57,6 +59,12 @@ class Clusters(Distribution):
             raise ValueError(f"correlation must be in [0, 1), got {self.correlation}")
         if not 0 <= self.balance <= 1:
             raise ValueError(f"balance is a share of the clusters, got {self.balance}")
+
+    def replace(self, **changes: Any) -> Any:
+        if self.ambient is not None and changes.get("ambient", self.ambient) is not None:
+            sizes = (changes.get(n, getattr(self, n)) for n in ("clusters", "samples", "tests"))
+            changes = {"d": 1 + sum(sizes), **changes}
+        return super().replace(**changes)
 
     def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
         return self._drawn(key, key, samples, dim)[0][:2]

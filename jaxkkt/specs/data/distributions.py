@@ -115,8 +115,11 @@ class Span(Distribution):
         super().__post_init__()
         if self.d != self.samples:
             raise ValueError(f"{self.samples} points span d = {self.samples}, got d = {self.d}")
-        if not isinstance(self.ambient, jax.core.Tracer) and self.ambient < self.samples:
+        if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= self.samples:
             raise ValueError(f"ambient must be at least {self.samples}, got {self.ambient}")
+
+    def replace(self, **changes: Any) -> Any:
+        return super().replace(**{"d": changes.get("samples", self.samples), **changes})
 
     def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
         return spans.sphere(key, samples, self.ambient)
