@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     cache = {
         "jax_compilation_cache_dir": folder,
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     for name, value in cache.items():

@@ -18,15 +18,15 @@ BALLS, RATES, MOMENTA = [0.5, 1.0, 2.0, 4.0], [0.01, 0.05, 0.1], [0.0, 0.5, 0.9]
 
 @pytest.fixture
 def compiled():
-    """How many programs XLA has compiled since."""
-    count = []
+    """Names of what XLA has compiled since, or read from its cache."""
+    names = []
 
-    def heard(event, *_, **__):
+    def heard(event, *_, fun_name="", **__):
         if event == "/jax/core/compile/backend_compile_duration":
-            count.append(event)
+            names.append(fun_name)
 
     jax.monitoring.register_event_duration_secs_listener(heard)
-    yield count
+    yield names
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
@@ -46,16 +46,24 @@ def test_36_settings_compile_no_more_than_one(compiled):
     """4 balls, 3 learning rates and 3 momenta are one bucket."""
     forget()
     sweep(in_balls(BALLS[:1], RATES[:1], MOMENTA[1:2]))
-    alone = len(compiled)
-    assert alone > 3
+    alone, count = programs_of(compiled), len(compiled)
+    assert set(alone.values()) == {1}
     forget()
     compiled.clear()
     runs = in_balls(BALLS, RATES, MOMENTA)
     table = sweep(runs)
-    assert len(compiled) <= alone
+    assert programs_of(compiled) == alone
+    assert len(compiled) <= count + 3
     assert len(jk.plan_sweep(runs).buckets) == 1
     assert table.flip_size.sizes["ball"] * table.flip_size.sizes["learning_rate"] == 12
     assert len(set(table.log_loss.values.ravel().tolist())) > 20
+
+
+def programs_of(names):
+    """How often each program of the engine is among them. Two threads may both compile the same
+    single operation, so these are counted with some room."""
+    ours = ["jit(_place)", "jit(_advance)", "jit(_decode)", "jit(compute)"]
+    return {name: names.count(name) for name in ours}
 
 
 def forget():

@@ -59,6 +59,11 @@ class Bucket:
         """Whether its runs pause on their way, to be measured."""
         return self.runs[0].curve is not None
 
+    @property
+    def measured_at(self) -> tuple[int, int, int]:
+        """Samples, d and width that its runs' measurements are padded to, where they are."""
+        return round_up(self.samples), round_up(self.d), round_up(self.width)
+
     def kinds(self) -> list[Run]:
         """One run of each kind that is measured alike: by one program."""
         return list({_measured_alike(run): run for run in self.runs}.values())
@@ -163,9 +168,8 @@ def _kind(run: Run) -> _Kind:
 
 def _measured_alike(run: Run) -> Any:
     curve = None if run.curve is None else jax.tree.structure(run.curve.measure)
-    shape = tuple(map(round_up, (run.samples, run.d, run.width)))
     data = type(run.data), run.data.label
-    return jax.tree.structure(run.measure), curve, shape, data
+    return jax.tree.structure(run.measure), curve, data
 
 
 def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:

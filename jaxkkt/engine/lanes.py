@@ -84,6 +84,7 @@ class _Occupant:
     start: Params
     data: Dataset
     padded: tuple[Params, Dataset]
+    measured_at: tuple[int, int, int]
     began: float
     moments: list[dict[str, Any]] = field(default_factory=list)
     networks: list[Params] = field(default_factory=list)
@@ -156,7 +157,7 @@ def _occupant(run: Run, bucket: Bucket) -> _Occupant:
         pad_params(start, bucket.width, bucket.d),
         pad_data(data, bucket.samples, bucket.d),
     )
-    return _Occupant(run, start, data, padded, perf_counter())
+    return _Occupant(run, start, data, padded, bucket.measured_at, perf_counter())
 
 
 def _taken_out(
@@ -179,7 +180,7 @@ def _note(one: _Occupant, params: Params, ending: dict[str, Any]) -> None:
         "min_margin": margins.min(),
         "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
     }
-    found |= measure(run, run.curve.measure, params, one.start, one.data)
+    found |= measure(run, run.curve.measure, params, one.start, one.data, one.measured_at)
     one.moments.append(found)
     one.networks.append(params)
 
@@ -200,7 +201,7 @@ def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> 
             reached = [np.asarray(found[name], float) for found in one.moments]
             nothing = [np.full(reached[0].shape, np.nan)] * missing
             values[CURVE + name] = np.stack(reached + nothing)
-    values |= measure(run, run.measure, params, one.start, one.data, curve)
+    values |= measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
     values |= ending
     plain = {name: np.asarray(value).tolist() for name, value in values.items()}
     return Row(run, plain, perf_counter() - one.began, params if keep else None)

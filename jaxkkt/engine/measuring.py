@@ -13,7 +13,6 @@ from jaxkkt.engine.once import once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status")
@@ -27,23 +26,23 @@ def measure(
     params: Params,
     start: Params,
     data: Dataset,
+    padded_to: tuple[int, int, int],
     curve: Params | None = None,
 ) -> Values:
     """What the measurements return for a network, by name, as NumPy arrays.
 
     `params`, `start` and `data` are at the run's own size. Those that are `padded` share a program
-    at a round size; every other has one of its own at the run's size.
+    at a size that holds it, (samples, d, width); every other has one of its own at the run's size.
     """
     everything = seen(run, params, start, data, measurements)
     if everything.protocol is not None:
         everything = everything._replace(protocol=jax.tree.map(_array, everything.protocol))
-    round_sizes = _round_sizes(run, everything)
     found: Values = {}
     together = tuple(one for one in measurements if one.padded)
     if together:
-        numbers = jax.tree.map(_array, together)
-        program = _compiled(together_structure(together), _shapes(everything.padded(**round_sizes)))
-        found |= program(numbers, everything.padded(**round_sizes))
+        tests = 0 if everything.test is None else everything.test.y.size
+        numbers, padded = jax.tree.map(_array, together), everything.padded(*padded_to, tests)
+        found |= _compiled(together_structure(together), _shapes(padded))(numbers, padded)
     for one in measurements:
         if one.padded:
             continue
@@ -91,12 +90,13 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
     return owners
 
 
-def compile_measurements(run: Run) -> None:
+def compile_measurements(run: Run, padded_to: tuple[int, int, int]) -> None:
     """Compiles ahead what measuring this run will take, where runs of other sizes share it."""
     for some in (run.measure, () if run.curve is None else run.curve.measure):
         together = tuple(one for one in some if one.padded)
         if together:
-            _compiled(together_structure(together), _padded_shapes(run, together))
+            shapes = _padded_shapes(run, together, padded_to)
+            _compiled(together_structure(together), shapes)
 
 
 def together_structure(measurements: tuple[Measurement, ...]) -> Any:
@@ -105,15 +105,11 @@ def together_structure(measurements: tuple[Measurement, ...]) -> Any:
     )
 
 
-def _round_sizes(run: Run, everything: Seen) -> dict[str, int]:
-    tests = 0 if everything.test is None else everything.test.y.size
-    sizes = {"samples": run.samples, "dim": run.d, "width": run.width}
-    return {name: round_up(size) for name, size in sizes.items()} | {"tests": tests}
-
-
-def _padded_shapes(run: Run, measurements: Sequence[Measurement]) -> Seen:
+def _padded_shapes(
+    run: Run, measurements: Sequence[Measurement], padded_to: tuple[int, int, int]
+) -> Seen:
     needs = {name for one in measurements for name in one.needs()}
-    m, d, k = map(round_up, (run.samples, run.d, run.width))
+    m, d, k = padded_to
     params, data = _network(k, d), _points(m, d)
     test = asked_for("test", run, measurements)
     return Seen(

@@ -59,7 +59,7 @@ def compile_bucket(bucket: Bucket) -> Programs:
         with using(here, place):
             draw(bucket.runs[0])
             for run in bucket.kinds():
-                compile_measurements(run)
+                compile_measurements(run, bucket.measured_at)
 
     with ThreadPoolExecutor(1) as other:
         measurements = other.submit(beside)
@@ -136,7 +136,7 @@ def _idle(batch: Lane) -> Lane:
     def zeros(spec: Any) -> Any:
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
             return jnp.broadcast_to(jax.random.key(0), spec.shape)
-        return jnp.asarray(np.zeros(spec.shape, spec.dtype))
+        return jax.device_put(np.zeros(spec.shape, spec.dtype))  # compiles nothing
 
     lanes = jax.tree.map(zeros, batch)
     ended = lanes.state.status + int(Status.STEP_CAP)
