@@ -13,6 +13,7 @@ from jaxkkt.engine.once import once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status")
@@ -159,11 +160,14 @@ def _shape(*sizes: int) -> Any:
 
 
 def _example(run: Run, one: Measurement) -> list[Any]:
-    params = _network(run.width, run.d)
-    asked = {"params": params, "start": params, "data": _points(run.samples, run.d)}
+    m, d, k = run.samples, run.d, run.width
+    if one.padded:  # what is traced for the names is of use when it is compiled
+        m, d, k = round_up(m), round_up(d), round_up(k)
+    params = _network(k, d)
+    asked = {"params": params, "start": params, "data": _points(m, d)}
     asked["protocol"] = run.protocol
     test = asked_for("test", run, [one])
-    asked["test"] = None if test is None else _points(test.y.size, run.d)
+    asked["test"] = None if test is None else _points(test.y.size, d)
     asked["truth"] = _like(asked_for("truth", run, [one]))
     return [asked[name] for name in one.needs()]
 

@@ -216,8 +216,26 @@ def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
-    ran = dataset.status != NOT_RUN
-    good = dataset.status.isin(SUCCEEDED) & np.isfinite(dataset[name])
-    values = dataset[name].where(good)
-    used = good.sum(over)
-    return Summary(values.mean(over), values.std(over), used, ran.sum(over) - used)
+    # One function of arrays: xarray's own operations would join all coordinates at every step.
+    mean, std, used, excluded = xr.apply_ufunc(
+        _counted,
+        dataset[name],
+        dataset.status,
+        input_core_dims=[[over], [over]],
+        output_core_dims=[[]] * 4,
+        keep_attrs=False,
+    )
+    about = dataset[name].attrs
+    mean, std = (found.rename(name).assign_attrs(about) for found in (mean, std))
+    return Summary(mean, std, used.rename(None), excluded.rename(None))
+
+
+def _counted(values: np.ndarray, status: np.ndarray) -> tuple[Any, ...]:
+    """What `summarize` returns, over the last axis."""
+    good = np.isin(status, SUCCEEDED) & np.isfinite(values)
+    used = good.sum(axis=-1)
+    excluded = (status != NOT_RUN).sum(axis=-1) - used
+    count = np.where(used > 0, used, np.nan)
+    mean = np.where(good, values, 0).sum(axis=-1) / count
+    apart = np.where(good, values - mean[..., None], 0)
+    return mean, np.sqrt((apart**2).sum(axis=-1) / count), used, excluded
