@@ -63,6 +63,7 @@ class Flips(Measurement):
             size = jax.lax.cond(same, lambda _: best, search, None)
             return (now, jnp.fmin(best, size)), size
 
+        ordered = jnp.sort(jnp.where(chosen, exact.sizes, jnp.nan))  # NaN last
         longest = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
         slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
         nobody = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
@@ -72,7 +73,7 @@ class Flips(Measurement):
             "flip_size_exact": exact.size,
             "flip_size_least": smallest_size,
             **{
-                f"flip_size_{name}": _size_of_share(exact.sizes, chosen, share)
+                f"flip_size_{name}": _size_of_share(ordered, jnp.sum(chosen), share)
                 for name, share in SHARES.items()
             },
             "flip_monotone": exact.monotone,
@@ -88,11 +89,9 @@ class Flips(Measurement):
         return _FLIP_ATTRIBUTES
 
 
-def _size_of_share(sizes: Array, chosen: Array, share: float) -> Array:
-    """The smallest size by which this share of the chosen samples has flipped."""
-    count = jnp.sum(chosen)
-    ordered = jnp.sort(jnp.where(chosen, sizes, jnp.nan))  # NaN last
-    place = jnp.ceil(share * count.astype(sizes.dtype)).astype(count.dtype) - 1
+def _size_of_share(ordered: Array, count: Array, share: float) -> Array:
+    """The smallest size by which this share of `count` samples has flipped."""
+    place = jnp.ceil(share * count.astype(ordered.dtype)).astype(count.dtype) - 1
     return jnp.where(count > 0, ordered[jnp.maximum(place, 0)], jnp.nan)
 
 
