@@ -65,6 +65,7 @@ def test_the_trajectory_shows_the_growth_of_the_learning_rate(drawn, ours, monke
     assert training.deviation(ours, peers.jax_vmap(*drawn)(STEPS)) > 50 * TOLERANCE
 
 
+@pytest.mark.slow
 def test_advance_ends_where_the_trajectory_does(drawn, ours):
     state = training.advance(*training.prepare(*drawn), STEPS)
     np.testing.assert_allclose(state.log_loss, ours[:, -1], rtol=1e-6)

@@ -58,7 +58,9 @@ def test_labels_are_independent_of_points(draw):
     assert np.abs(signs.mean(axis=0)).max() < 5 / np.sqrt(4000)
 
 
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize(
+    "draw", [datasets.sphere, pytest.param(datasets.gaussian, marks=pytest.mark.slow)]
+)
 def test_padded_draw_has_the_same_numbers_at_traced_sizes(draw):
     key, solo = jax.random.key(3), COMPILED[draw]
     for shape in [(5, 6), (12, 20)]:

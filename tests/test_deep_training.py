@@ -25,7 +25,9 @@ def normalized_margin(params, data):
     return q.min() / sum((a**2).sum() for a in (w, b, v))
 
 
-@pytest.mark.parametrize("representation", ["plain", "span", "gram"])
+@pytest.mark.parametrize(
+    "representation", [pytest.param("plain", marks=pytest.mark.slow), "span", "gram"]
+)
 def test_each_level_is_what_training_to_it_returns(representation):
     params, data = problem(**SMALL)
     protocol = replace(FLOW, representation=representation)
@@ -42,7 +44,7 @@ def test_each_level_is_what_training_to_it_returns(representation):
 @pytest.mark.parametrize(
     "optimizer", [optax.adam(0.02), optimizers.loss_scaled(0.05)], ids=["adam", "descent"]
 )
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_other_optimizers_and_mini_batches_pass_levels_undisturbed(optimizer, batch_size):
     params, data = problem()
     key = jax.random.key(5)

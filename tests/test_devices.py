@@ -192,6 +192,7 @@ class TestExecutors:
             sweep(RUNS[:3], store=tmp_path, executor=executor)
         assert [task.cancelled for task in executor.tasks] == [False, True, True]
 
+    @pytest.mark.slow
     def test_workers_keep_the_precision(self):
         with jax.enable_x64(True), ThreadPoolExecutor(1) as executor:
             table = sweep(RUNS[:1], executor=executor)

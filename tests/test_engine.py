@@ -92,11 +92,14 @@ class TestRuns:
         chex.assert_trees_all_close(params, jax.device_get(start), rtol=1e-6)
 
     def test_rows_equal_runs_trained_alone(self):
-        runs = mixed_grid()
+        runs = [
+            *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=[3]),
+            *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
+        ]
         table = sweep(runs)
         steps = []
-        # Of the small, the large, another loss, and other data; each shape compiles.
-        for run in (runs[0], runs[15], runs[16], runs[18]):
+        # Of the small, the large, and another loss; each shape compiles.
+        for run in (runs[0], runs[3], runs[4]):
             params, data = jax.device_put(draw(run))
             alone = jk.train(params, *data, run.protocol)
             fields = {k: v for k, v in run.fields().items() if k in table.dims}

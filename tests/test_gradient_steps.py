@@ -160,7 +160,9 @@ def test_bad_brackets_are_refused(lazy, bracket):
         gradient_steps(*lazy, bracket)
 
 
-@pytest.mark.parametrize("bend", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize(
+    "bend", [*(pytest.param(bend, marks=pytest.mark.slow) for bend in (0.1, 1.0)), 0.3]
+)
 def test_crossings_that_are_certain_are_the_first(bend):
     """Rays that bend: the more, the more often Newton's method finds a later zero, or none."""
     n, k, bracket = 400, 12, 4.0

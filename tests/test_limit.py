@@ -95,6 +95,7 @@ def test_two_opposite_points_end_at_their_closed_form():
     assert off > 1e-9 or off == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_the_result_is_scaled_and_its_parts_agree():
     params, data = trained()

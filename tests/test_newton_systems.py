@@ -63,7 +63,7 @@ def assert_same(got, expected, rtol=1e-7):
     [
         pytest.param(3, 1, 1, marks=pytest.mark.slow),
         pytest.param(7, 1, 3 * 7 * 7, marks=pytest.mark.slow),
-        (7, 8, 1),
+        pytest.param(7, 8, 1, marks=pytest.mark.slow),
     ],
 )
 def test_directions(r, group, spread, monkeypatch):

@@ -42,7 +42,7 @@ def loop(params, data, loss, learning_rate, steps):
     return Params(w, b, v), np.log(values.sum())
 
 
-@pytest.mark.parametrize("loss", ["exponential", "logistic"])
+@pytest.mark.parametrize("loss", ["exponential", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_descent_matches_a_plain_loop(loss):
     protocol = Protocol(DESCENT, loss, max_steps=150)
     start = problem()
@@ -146,7 +146,12 @@ def test_a_run_that_ended_stays_as_it_is(status):
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("representation", "batch_size"),
-    [("plain", None), ("span", None), ("gram", None), ("plain", 4)],
+    [
+        ("plain", None),
+        pytest.param("span", None, marks=pytest.mark.slow),
+        ("gram", None),
+        pytest.param("plain", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_padded_equals_solo(representation, batch_size):
     m, d, k = 6, 4, 12

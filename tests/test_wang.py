@@ -25,6 +25,7 @@ def networks_in_ball():
     return jax.vmap(draw)(jax.random.split(jax.random.key(0), 40))
 
 
+@pytest.mark.slow
 def test_every_bound_holds_with_its_probability(networks_in_ball):
     start, params, x = networks_in_ball
     gamma = 0.05

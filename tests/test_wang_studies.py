@@ -77,6 +77,7 @@ class TestFits:
 
 
 class TestSteps:
+    @pytest.mark.slow
     def test_leaves_rows_panels_and_claims(self, out):
         table = xr.load_dataset(out / "figure5" / "results.nc")
         assert dict(table.sizes)["d"] == 3
@@ -87,6 +88,7 @@ class TestSteps:
         for name in ("figure5", "figure7"):
             assert (out / name / f"{name}.png").stat().st_size > 5000
 
+    @pytest.mark.slow
     def test_claims_read_what_was_run(self, out):
         table = xr.load_dataset(out / "figure5" / "results.nc")
         texts = [claim.text for claim in wang_claims.claims(table)]
@@ -107,6 +109,7 @@ class TestSteps:
         assert (report.results.furthest.squeeze() <= report.results.ball + 1e-3).all()
         assert "the gradient grows with C0" in [claim.text for claim in report.claims]
 
+    @pytest.mark.slow
     def test_points_of_the_histograms_are_those_that_count(self, out):
         points = xr.load_dataset(out / "figure7" / "results.nc").squeeze()
         steps = points.point_eta.values
@@ -114,6 +117,7 @@ class TestSteps:
         assert 0 < np.isfinite(steps).sum() <= 72
         np.testing.assert_array_equal(np.isnan(steps), np.isnan(points.point_gradient_norm))
 
+    @pytest.mark.slow
     def test_rows_are_those_of_the_functions_alone(self, out):
         row = xr.load_dataset(out / "figure5" / "results.nc").sel(d=25, seed=0, width=20).squeeze()
         (run,) = wang_steps.runs(wang_steps.STUDY.read([*TINY, "--seeds", "1"]), "5", d=25)

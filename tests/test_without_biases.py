@@ -121,7 +121,8 @@ def test_the_flow_of_folded_biases():
     np.testing.assert_allclose(got.multipliers, expected.multipliers, rtol=1e-7)
 
 
-@pytest.mark.parametrize("points", [pytest.param(OBTUSE, marks=pytest.mark.slow), ACUTE])
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [OBTUSE, ACUTE])
 def test_two_samples_in_closed_form(points):
     case = kkt_cases.two_samples(*points, biases=False)
     assert not case.params.b.any()
