@@ -9,6 +9,7 @@ import numpy as np
 import jaxkkt as jk
 from jaxkkt import datasets, networks, training
 from jaxkkt.datasets import Dataset
+from jaxkkt.networks import Params
 
 CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
 
@@ -16,10 +17,21 @@ CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1
 sweep = partial(jk.sweep, progress=False)
 
 
-@partial(jax.jit, static_argnames=("m", "d", "k"))
 def problem(m=6, d=4, k=12, seed=0):
+    """A network and data; those of all small sizes are drawn by one program."""
+    size = 32 if max(m, d, k) <= 32 else 512
+    (w, b, v), (x, y) = jax.device_get(_padded_problem(m, d, k, seed, size))
+    return jax.device_put((Params(w[:k, :d], b[:k], v[:k]), Dataset(x[:m, :d], y[:m])))
+
+
+@partial(jax.jit, static_argnames="size")
+def _padded_problem(m, d, k, seed, size):
     data_key, key = jax.random.split(jax.random.key(seed))
-    return networks.torch_linear(key, k, d), datasets.sphere(data_key, m, d)
+    shape = (size, size)
+    return (
+        networks.torch_linear(key, k, d, shape=shape),
+        datasets.sphere(data_key, m, d, shape=shape),
+    )
 
 
 def flat(problem):
