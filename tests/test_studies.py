@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -355,17 +356,18 @@ class TestCommand:
         assert "unknown command 'swep'" in capsys.readouterr().err
 
     def test_claims_of_all_studies_on_a_page(self, tmp_path, capsys):
-        judged = [Claim("a | b", "0.5", True), Claim("c", "none", None)]
+        judged = [Claim("a | b", "0.5", np.True_), Claim("c", "none", None)]
         found = {"study": "own", "part": "one", "claims": as_json(judged)}
         (tmp_path / "own" / "one").mkdir(parents=True)
         (tmp_path / "own" / "one" / "claims.json").write_text(
             json.dumps({**found, "runs": {"planned": 3, "converged": 2, "step cap": 1}})
         )
-        about = {"date": "2026-11-22T10:00", "versions": {"jaxkkt": "0.7.0", "jax": "0.10.2"}}
+        versions = {"jaxkkt": "0.7.0", "jax": "0.10.2"}
+        about = {"date": "2026-11-22T10:00", "versions": versions, "options": {"preset": "quick"}}
         (tmp_path / "own" / "provenance.json").write_text(json.dumps(about))
         assert command.main(["claims", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
-        assert shown.startswith("## own one\n")
+        assert shown.startswith("## own one, preset quick\n")
         assert "| a \\| b | 0.5 | holds |" in shown
         assert "1 holds, 1 not decided; of 3 runs 2 converged, 1 step cap. 2026-11-22" in shown
         assert command.main(["claims", str(tmp_path / "own" / "nowhere")]) == 2

@@ -32,7 +32,11 @@ def table(claims: Sequence[Claim]) -> str:
 
 def as_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     """The claims for machines: `holds` is true, false, or null where it is not decided."""
-    return [claim._asdict() for claim in claims]
+    # A comparison of arrays gives NumPy's bool, which JSON would write as a string.
+    return [
+        claim._asdict() | {"holds": None if claim.holds is None else bool(claim.holds)}
+        for claim in claims
+    ]
 
 
 def ended(results: xr.Dataset) -> Mapping[str, int]:
@@ -72,12 +76,14 @@ def _section(found: Mapping[str, Any], folder: Path) -> str:
     ends = ", ".join(f"{n} {name}" for name, n in runs.items())
     # A part's folder lies in the study's, which says when and where it was run.
     about = [place for place in (folder, folder.parent) if (place / "provenance.json").is_file()]
-    made = ""
+    made = preset = ""
     if about:
         known = json.loads((about[0] / "provenance.json").read_text())
         versions = ", ".join(f"{name} {known['versions'][name]}" for name in ("jaxkkt", "jax"))
         made = f" {str(known['date'])[:10]}, {versions}."
-    title = " ".join(filter(None, (found["study"], found["part"])))
+        chosen = known.get("options", {}).get("preset")
+        preset = f", preset {chosen}" if chosen else ""
+    title = " ".join(filter(None, (found["study"], found["part"]))) + preset
     return f"## {title}\n\n{table(judged)}\n\n{told}; of {planned} runs {ends}.{made}"
 
 
