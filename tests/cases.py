@@ -34,6 +34,22 @@ def _padded_problem(m, d, k, seed, size):
     )
 
 
+def normal(seed, *shape):
+    """Standard normal numbers; nothing is compiled for a new shape."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), float)
+
+
+def lazy(seed=0, k=40, d=6, biases=False):
+    """A lazy network; those of all small sizes are drawn by one program."""
+    w, b, v = jax.device_get(_padded_lazy(k, d, seed, biases, 64 if max(k, d) <= 64 else 256))
+    return Params(*jax.device_put((w[:k, :d], b[:k], v[:k])))
+
+
+@partial(jax.jit, static_argnames=("biases", "size"))
+def _padded_lazy(k, d, seed, biases, size):
+    return networks.lazy(jax.random.key(seed), k, d, biases=biases, shape=(size, size))
+
+
 def flat(problem):
     params, data = problem
     return params, *data

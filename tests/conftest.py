@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -19,10 +21,17 @@ jaxtyping.install_import_hook(
 )
 
 
+# Most of the tests' time is XLA's, compiling what runs for milliseconds. Its older way of writing
+# loops for CPUs compiles in half the time. `XLA_FLAGS= pytest` compiles as users do.
+SOONER = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What one process compiles the others read: workers, and the commands that tests start."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
+    if "XLA_FLAGS" not in os.environ and _is_known(SOONER):
+        os.environ.update(SOONER)
     folder = tempfile.mkdtemp()
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     cache = {
@@ -33,6 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in cache.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+
+
+def _is_known(flags: dict[str, str]) -> bool:
+    """An XLA that does not know a flag ends its process."""
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    env = {**os.environ, **flags, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cases import normal
 
 from jaxkkt import networks, perturbations
 from jaxkkt.networks import Params
@@ -28,7 +29,7 @@ def classified(seed=0, d=7, m=9, k=40):
     """A random network, points labelled by its own outputs, a direction, and an odd choice."""
     keys = jax.random.split(jax.random.key(seed), 3)
     params = networks.gaussian(keys[0], k, d, 3.0)
-    x = jax.random.normal(keys[1], (m, d)) * jnp.linspace(0.5, 2, m)[:, None]
+    x = normal(seed, m, d) * jnp.linspace(0.5, 2, m)[:, None]
     y = jnp.where(networks.apply(params, x) > 0, 1.0, -1.0)
     chosen = jax.random.bernoulli(keys[2], 0.7, (m,)).at[0].set(True)
     return params, x, y, perturbations.universal_direction(x, y, chosen), chosen

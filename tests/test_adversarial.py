@@ -1,10 +1,11 @@
 """Adversarial training with projection onto the lazy ball."""
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close, assert_same_bits, lane
+from cases import assert_close, assert_same_bits, lane, normal
 
 from jaxkkt import datasets, lazy, networks
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
@@ -23,11 +24,10 @@ def trained(start, x, y, radius, weight_radius, key, **settings):
 @pytest.fixture(scope="module")
 def case():
     """Two clusters on the unit sphere, and a lazy network."""
-    keys = jax.random.split(jax.random.key(0), 3)
     y = jnp.where(jnp.arange(24) % 3 == 0, 1.0, -1.0)
-    x = y[:, None] * jnp.eye(8)[:1] + 0.1 * jax.random.normal(keys[0], (24, 8))
+    x = y[:, None] * jnp.eye(8)[:1] + 0.1 * normal(0, 24, 8)
     x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
-    return networks.lazy(keys[1], 100, 8), x, y
+    return cases.lazy(1, 100, 8), x, y
 
 
 def test_one_epoch_is_that_of_the_algorithm(case):

@@ -59,6 +59,14 @@ def test_36_settings_compile_no_more_than_one(compiled):
     assert len(set(table.log_loss.values.ravel().tolist())) > 20
 
 
+def test_sizes_that_share_a_bucket_are_measured_by_one_program(compiled):
+    runs = jk.grid(d=8, samples=9, width=[250, 260], seed=[0])
+    assert len(jk.plan_sweep(runs).buckets) == 1
+    forget()
+    sweep(runs)
+    assert set(programs_of(compiled).values()) == {1}
+
+
 def programs_of(names):
     """How often each program of the engine is among them. Two threads may both compile the same
     single operation, so these are counted with some room."""

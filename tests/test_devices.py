@@ -201,6 +201,8 @@ class TestExecutors:
         assert size != float(np.float32(size))
 
     def test_another_kind_of_worker_is_refused(self, monkeypatch):
+        monkeypatch.setitem(os.environ, "XLA_FLAGS", "")
+
         class Elsewhere(Inline):
             def submit(self, function, *args):
                 with monkeypatch.context() as patched:

@@ -161,7 +161,7 @@ def assert_same(a, b, tolerance):
     assert a.status == b.status
 
 
-@pytest.fixture(params=[0, 5, 11])
+@pytest.fixture(params=[0, 5, 12])
 def case(request):
     """A classified network, its flips, and how far rounding alone may move them."""
     params, x, y, u, chosen = classified(request.param)

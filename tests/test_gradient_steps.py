@@ -2,11 +2,12 @@
 
 from importlib import import_module
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close
+from cases import assert_close, normal
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
@@ -23,8 +24,7 @@ def neuron_and_constant(constant):
 
 @pytest.fixture(scope="module")
 def lazy():
-    params = networks.lazy(jax.random.key(3), 60, 8, biases=True)
-    return params, jax.random.normal(jax.random.key(4), (20, 8)) * jnp.linspace(0.3, 2, 20)[:, None]
+    return cases.lazy(3, 60, 8, biases=True), normal(4, 20, 8) * jnp.linspace(0.3, 2, 20)[:, None]
 
 
 @pytest.mark.parametrize(("constant", "sign"), [(6.0, -1), (30.0, 1)])
@@ -166,11 +166,10 @@ def test_bad_brackets_are_refused(lazy, bracket):
 def test_crossings_that_are_certain_are_the_first(bend):
     """Rays that bend: the more, the more often Newton's method finds a later zero, or none."""
     n, k, bracket = 400, 12, 4.0
-    keys = jax.random.split(jax.random.key(round(100 * bend)), 5)
-    signs = jnp.where(jax.random.bernoulli(keys[0], 0.5, (n,)), 1.0, -1.0)
-    weight = jax.random.normal(keys[1], (k,)).at[0].set(2.0)
-    start = jax.random.normal(keys[2], (n, k))
-    slope = bend * jax.random.normal(keys[3], (n, k))
+    signs = jnp.sign(normal(0, n))
+    weight = normal(1, k).at[0].set(2.0)
+    start = normal(2, n, k)
+    slope = bend * normal(3, n, k)
     # Every sum is positive at 0.
     value = signs * (jnp.maximum(start, 0) @ weight)
     signs = jnp.where(value < 0, -signs, signs)

@@ -1,23 +1,23 @@
 """Lazy networks, the ball around their start, and training up to its edge."""
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import assert_close, assert_same_bits, lane, stacked
+from cases import assert_close, assert_same_bits, lane, normal, stacked
 
 import jaxkkt as jk
-from jaxkkt import datasets, lazy, networks, protocols
+from jaxkkt import lazy, networks, protocols
 from jaxkkt.training import Status
 
 SGD = lazy.lazy_sgd(ball=2.0, learning_rate=0.5)
 
 
 def case(seed=0, biases=False, m=12, d=6, k=40):
-    data_key, key = jax.random.split(jax.random.key(seed))
-    x, y = datasets.sphere(data_key, m, d)
-    return networks.lazy(key, k, d, biases=biases), x / d**0.5, y
+    _, (x, y) = cases.problem(m, d, k, seed)
+    return cases.lazy(seed, k, d, biases), x / d**0.5, y
 
 
 class TestInitialization:
@@ -41,7 +41,7 @@ class TestInitialization:
 class TestBall:
     def test_projection(self):
         start, _x, _y = case()
-        moved = start._replace(w=start.w + jax.random.normal(jax.random.key(9), start.w.shape))
+        moved = start._replace(w=start.w + normal(9, *start.w.shape))
         inside = lazy.project(moved, start, 2.0)
         away, kept = lazy.distances(moved, start), lazy.distances(inside, start)
         assert (away > 2).any()
@@ -57,10 +57,7 @@ class TestBall:
 
     def test_a_projection_moves_no_two_networks_apart(self):
         start, _, _ = case()
-        a, b = (
-            start._replace(w=start.w + 2 * jax.random.normal(jax.random.key(i), start.w.shape))
-            for i in (1, 2)
-        )
+        a, b = (start._replace(w=start.w + 2 * normal(i, *start.w.shape)) for i in (1, 2))
         before = lazy.distances(a, b)
         after = lazy.distances(lazy.project(a, start, 1.0), lazy.project(b, start, 1.0))
         assert (after <= before + 1e-6).all()

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import normal
 
 from jaxkkt import networks
 from jaxkkt.losses import log_loss
@@ -23,8 +24,8 @@ def draw(width=11, dim=5, seed=0):
     return networks.gaussian(jax.random.key(seed), width, dim, 1.5)
 
 
-def points(m=7, d=5, seed=1):
-    return jax.random.normal(jax.random.key(seed), (m, d))
+def points(m=7, d=5, seed=2):
+    return normal(seed, m, d)
 
 
 def float64_outputs(params, x):
@@ -38,7 +39,7 @@ def float64_outputs(params, x):
 @pytest.mark.parametrize("shape", [(5,), (7, 5), (2, 3, 5)])
 def test_apply_matches_float64(shape):
     params = draw()
-    x = jax.random.normal(jax.random.key(2), shape)
+    x = normal(2, *shape)
     expected, bound = float64_outputs(params, x)
     got = np.asarray(networks.apply(params, x))
     assert got.shape == shape[:-1]
@@ -75,7 +76,7 @@ def test_relu_has_derivative_zero_at_zero():
 @pytest.mark.parametrize("shape", [(5,), (7, 5), (2, 3, 5)])
 def test_values_and_input_gradients_are_those_of_autodiff(shape):
     params = draw()
-    x = jax.random.normal(jax.random.key(2), shape)
+    x = normal(2, *shape)
     outputs, gradients = networks.value_and_input_gradient(params, x)
     np.testing.assert_array_equal(outputs, networks.apply(params, x))
     expected = jax.grad(lambda x: networks.apply(params, x).sum())(x)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import normal
 from rays import EPS, classified, line, on_line
 
 from jaxkkt import networks, perturbations
@@ -246,5 +247,5 @@ def test_transfer_tries_the_direction_of_a_on_the_margin_of_b():
     np.testing.assert_array_equal(flips.status[:, 2], FlipStatus.NOTHING_TO_FLIP)
 
 
-def _noise(key, p):
-    return 0.05 * jax.random.normal(key, p.shape) * jnp.std(p)
+def _noise(seed, p):
+    return 0.05 * normal(seed, *p.shape) * jnp.std(p)

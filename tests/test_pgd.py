@@ -1,10 +1,11 @@
 """Projected gradient attacks within l2 balls."""
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close
+from cases import assert_close, normal
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
@@ -13,8 +14,8 @@ from jaxkkt.perturbations import gradient_steps, pgd, robust_accuracy, smallest_
 
 @pytest.fixture(scope="module")
 def classified():
-    params = networks.lazy(jax.random.key(0), 200, 10)
-    x = jax.random.normal(jax.random.key(1), (30, 10))
+    params = cases.lazy(0, 200, 10)
+    x = normal(1, 30, 10)
     x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
     return params, x, jnp.sign(networks.apply(params, x))
 

@@ -1,10 +1,9 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import normal
 
 from jaxkkt import datasets, losses, networks, optimizers, representations, training
 from jaxkkt.datasets import Dataset
@@ -21,13 +20,12 @@ OPTIMIZERS = {
 FEW, MANY = (4, 9, 11), (12, 7, 10)  # m < d and d < m < 2d, with width
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
 def problem(m, d, k):
     """Points whose mean, scales and labels are all lopsided."""
-    x, _ = datasets.gaussian(jax.random.key(0), m, d)
-    x = (x + 0.3) * jnp.linspace(0.5, 2.0, d)[None]
+    x = (normal(0, m, d) / d**0.5 + 0.3) * jnp.linspace(0.5, 2.0, d)[None]
     y = jnp.where(jnp.arange(m) % 3 == 1, -1, 1).astype(x.dtype)
-    return networks.gaussian(jax.random.key(1), k, d, 1.3), Dataset(x, y)
+    w, b, v = normal(1, k, d) / d**0.5, normal(2, k) / d**0.5, normal(3, k) / k**0.5
+    return networks.Params(1.3 * w, 1.3 * b, 1.3 * v), Dataset(x, y)
 
 
 @pytest.mark.usefixtures("float64")
@@ -131,7 +129,8 @@ def trajectories(params, data, optimizer, loss, steps):
 
 
 CASES = [
-    (name, LOSSES[(i + j) % 2], sizes)
+    # Either loss and either size once; the others are long tests.
+    pytest.param(name, LOSSES[(i + j) % 2], sizes, marks=[pytest.mark.slow] * (j != i // 2))
     for i, name in enumerate(OPTIMIZERS)
     for j, sizes in enumerate((FEW, MANY))
 ]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import normal
 
 from jaxkkt import lazy, networks
 from jaxkkt.theory import wang
@@ -14,15 +15,13 @@ C0 = 2.0
 @pytest.fixture(scope="module")
 def networks_in_ball():
     """Many draws of a start, a network on the edge of its ball, and a point."""
-
-    def draw(key):
-        keys = jax.random.split(key, 3)
-        start = networks.lazy(keys[0], 2000, 40)
-        away = start._replace(w=start.w + jax.random.normal(keys[1], start.w.shape))
-        x = jax.random.normal(keys[2], (40,))
-        return start, lazy.project(away, start, C0 / 2000**0.5), x / jnp.linalg.norm(x)
-
-    return jax.vmap(draw)(jax.random.split(jax.random.key(0), 40))
+    draws, k, d = 40, 2000, 40
+    v = jnp.sign(normal(0, draws, k)) / k**0.5
+    start = networks.Params(normal(1, draws, k, d), jnp.zeros((draws, k)), v)
+    away = start._replace(w=start.w + normal(2, draws, k, d))
+    project = jax.jit(jax.vmap(lambda away, start: lazy.project(away, start, C0 / k**0.5)))
+    x = normal(3, draws, d)
+    return start, project(away, start), x / jnp.linalg.norm(x, axis=1, keepdims=True)
 
 
 @pytest.mark.slow
