@@ -120,7 +120,12 @@ def parts(options: Options) -> list[studies.Part]:
     texts = [studies.Text("ledger", measurements.ledger_table)]
     both = {
         "vardi": studies.Part(
-            first, "vardi", claims=claims, panels=[studies.Panel("sizes", drawn)], texts=texts
+            first,
+            "vardi",
+            claims=claims,
+            panels=[studies.Panel("sizes", drawn)],
+            texts=texts,
+            forget=True,
         ),
         "frei": studies.Part(second, "frei", claims=frei_claims, texts=texts),
     }

@@ -8,7 +8,7 @@ import xarray as xr
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import measuring, programs
+from jaxkkt.engine import forget, programs
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -72,11 +72,6 @@ def programs_of(names):
     single operation, so these are counted with some room."""
     ours = ["jit(_place)", "jit(_advance)", "jit(_decode)", "jit(compute)"]
     return {name: names.count(name) for name in ours}
-
-
-def forget():
-    jax.clear_caches()
-    measuring._program.cache_clear()
 
 
 @pytest.mark.slow

@@ -171,6 +171,15 @@ class TestFiles:
         assert not any(name.endswith(".part") for name in names)
         assert not (ran / "networks").exists()
 
+    def test_programs_of_a_part_are_let_go_where_it_says_so(self, tmp_path, monkeypatch):
+        did = []
+        monkeypatch.setattr(study.Study, "_report", lambda _, part, options: did.append(part.name))
+        monkeypatch.setattr(study.engine, "forget", lambda: did.append("forget"))
+        some = [studies.Part([], name, forget=name == "2") for name in "123"]
+        one = studies.Study("made-up", "", Options, lambda options: some)
+        list(one.reports(Options(out=tmp_path)))
+        assert did == ["1", "2", "forget", "3"]
+
     def test_claims_for_people(self, ran):
         told = (ran / "claims.md").read_text()
         assert (

@@ -2,6 +2,7 @@
 
 from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
+from jaxkkt.engine.measuring import forget
 from jaxkkt.engine.results import NOT_RUN, Summary, summarize
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Plan",
     "Summary",
     "draw",
+    "forget",
     "held_out",
     "landed",
     "load_network",

@@ -177,6 +177,13 @@ def _compiled(structure: Any, shapes: Seen) -> Callable[..., Mapping[str, Any]]:
     return _program(structure, tree, tuple((a.shape, str(a.dtype)) for a in leaves), device())
 
 
+def forget() -> None:
+    """Lets go of all programs compiled so far, and of their memory: of certificates and polished
+    networks half a GB for each size of the data. What is asked for again compiles anew."""
+    jax.clear_caches()
+    _program.cache_clear()
+
+
 @once
 def _program(
     structure: Any, tree: Any, leaves: tuple[Any, ...], _: jax.Device

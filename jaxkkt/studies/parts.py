@@ -84,3 +84,6 @@ class Part:
     derived: Derived | None = None
     # Whether trained networks are kept even where nobody asks for it: `derived` may need them.
     keep: bool = False
+    # Whether compiled programs are let go of at its end: for parts that take much memory, and share
+    # no program with the next.
+    forget: bool = False

@@ -101,6 +101,8 @@ class Study:
         about = self._provenance(options)
         for part in parts:
             yield self._report(part, options)
+            if part.forget:
+                engine.forget()
         write_whole(options.out / "provenance.json", _json(about))
 
     def checked_parts(self, options: Options) -> Sequence[Part]:
