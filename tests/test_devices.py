@@ -13,10 +13,11 @@ import optax
 import pytest
 import xarray as xr
 from cases import sweep
+from threadpoolctl import threadpool_info
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
-from jaxkkt.engine.devices import devices, using
+from jaxkkt.engine.devices import cores, devices, using
 from jaxkkt.engine.store import Store
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
@@ -41,6 +42,31 @@ streams.run_bucket = recorded
 runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
 table = jk.sweep(runs, progress=False)
 print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
+"""
+
+
+ON_CORES = """
+import json, multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+
+def pin():
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+if __name__ == "__main__":
+    import jaxkkt as jk
+
+    pinned, in_worker, *store = sys.argv[1:]
+    if pinned == "pinned":
+        pin()
+    (run,) = jk.grid(d=50, samples=400, width=100, seed=2)
+    runs, options = [run], {"store": store[0]} if store else {}
+    if in_worker == "worker":
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, context, initializer=pin) as executor:
+            table = jk.sweep(runs, progress=False, executor=executor)
+    else:
+        table = jk.sweep(runs, progress=False, **options)
+    print(json.dumps([table.flip_size.item(), table.log_loss.item(), table.attrs["threads"]]))
 """
 
 
@@ -152,6 +178,37 @@ def in_process(monkeypatch):
 
 
 @pytest.mark.usefixtures("in_process", "unchecked")
+@pytest.mark.slow
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+class TestCores:
+    """XLA splits products of these sizes among its threads, and then rounds them differently."""
+
+    def rows(self, folder, *arguments, **settings):
+        script = folder / "on_cores.py"
+        script.write_text(ON_CORES)
+        command = [sys.executable, script, *arguments]
+        env = {**os.environ, "PJRT_NPROC": "", **settings}
+        return subprocess.run(command, env=env, capture_output=True, text=True)
+
+    def test_what_is_pinned_equals_what_is_not(self, tmp_path):
+        whole = self.rows(tmp_path, "free", "here")
+        worker = self.rows(tmp_path, "free", "worker")
+        threads = json.loads(whole.stdout)[-1]
+        pinned = self.rows(tmp_path, "pinned", "here", PJRT_NPROC=threads)
+        assert pinned.stdout == worker.stdout == whole.stdout, worker.stderr
+        alone = json.loads(self.rows(tmp_path, "pinned", "here").stdout)
+        assert alone[-1] == "1"
+        assert alone[1] != json.loads(whole.stdout)[1]
+
+    def test_rows_of_another_number_of_threads_are_not_mixed(self, tmp_path):
+        store = tmp_path / "store"
+        first = self.rows(tmp_path, "free", "here", str(store), PJRT_NPROC="2")
+        assert first.returncode == 0
+        other = self.rows(tmp_path, "pinned", "here", str(store))
+        assert other.returncode != 0
+        assert "threads: 2 in the folder, 1 now" in other.stderr
+
+
 class TestExecutors:
     def test_small_tasks_give_the_same_bits(self, whole, monkeypatch, capsys):
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
@@ -303,3 +360,17 @@ class TestPacking:
         monkeypatch.setattr(Packed, "__module__", "__main__")
         monkeypatch.setattr(sys.modules["__main__"], "Packed", Packed, raising=False)
         assert isinstance(executors._packed(Packed(d=3, samples=2)), bytes)
+
+
+def test_blas_runs_on_one_thread():
+    class Threads(jk.Measurement):
+        on_host = True
+
+        def measure(self, params):
+            pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+            return {"threads": max(pool["num_threads"] for pool in pools)}
+
+    runs = jk.grid(d=4, samples=4, width=10, seed=0, measure=Threads)
+    assert sweep(runs).threads.item() == 1
+    with ThreadPoolExecutor(1) as executor:
+        assert sweep(runs, executor=executor).threads.item() == 1

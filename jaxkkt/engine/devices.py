@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from jaxkkt._version import __version__
 from jaxkkt.specs.identity import PACKAGE, digest_of_code
@@ -46,6 +47,39 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads() -> int:
+    """Among how many threads XLA splits large products and sums of this process's CPU.
+
+    As many as the process had cores when JAX was first used, or what PJRT_NPROC said then. Sums
+    that are split differently are rounded differently.
+    """
+    return _started() or int(os.environ.get("PJRT_NPROC") or cores())
+
+
+def split_among(threads: int) -> None:
+    """Lets XLA use so many threads, where JAX has not been used in this process yet."""
+    if not _started() and not os.environ.get("PJRT_NPROC"):
+        os.environ["PJRT_NPROC"] = str(threads)
+
+
+def _started() -> int:
+    """How many of its threads XLA has started; 0 also where the system does not tell."""
+    return [_name(path) for path in Path("/proc/self/task").glob("*/comm")].count("tf_XLAEigen")
+
+
+def _name(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # a thread that has ended meanwhile
+        return ""
+
+
+def alone() -> AbstractContextManager[Any]:
+    """Decompositions and NumPy's products run on one thread each: they too are rounded by how they
+    are split, and would be split among the cores there are."""
+    return threadpool_limits(1, "blas")
+
+
 def settings() -> dict[str, Any]:
     """JAX's settings in this thread that change numbers."""
     return {name: getattr(_CONFIG, name) for name in _SETTINGS}
@@ -74,6 +108,7 @@ def environment() -> dict[str, Any]:
         "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),
         "settings": settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **({"threads": threads()} if here.platform == "cpu" else {}),
     }
 
 
