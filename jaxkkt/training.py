@@ -52,6 +52,11 @@ class Status(Outcome):
     )
     SETTLED = 8, "robust training accuracy has stopped rising"
     PAUSED = 9, "at a moment at which it is measured: it goes on from here"
+    RAISED = (
+        10,
+        "its data or measurements raised an error, which `error` tells: mend what raised; the same "
+        "sweep tries it again",
+    )
 
 
 # A run that ended as its protocol meant it to; means are over these.

@@ -2,17 +2,20 @@
 
 from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
+from jaxkkt.engine.interrupts import Stopped, listening
 from jaxkkt.engine.measuring import forget
 from jaxkkt.engine.results import NOT_RUN, Summary, summarize
 
 __all__ = [
     "NOT_RUN",
     "Plan",
+    "Stopped",
     "Summary",
     "draw",
     "forget",
     "held_out",
     "landed",
+    "listening",
     "load_network",
     "plan_sweep",
     "summarize",

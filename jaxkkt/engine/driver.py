@@ -1,7 +1,7 @@
 """A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,8 +18,9 @@ import xarray as xr
 
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
-from jaxkkt.engine.devices import devices, environment, provenance
+from jaxkkt.engine.devices import alone, devices, environment, provenance
 from jaxkkt.engine.executors import Executor, run_tasks
+from jaxkkt.engine.interrupts import Request, Stopped, listening
 from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.measuring import names_of
 from jaxkkt.engine.progress import Meter
@@ -32,6 +33,9 @@ from jaxkkt.training import SUCCEEDED, Status
 log = logging.getLogger("jaxkkt")
 
 Keep = Literal["params"] | Collection[Run] | None
+
+# A sweep gives up where so many runs have raised and none has come to its end.
+RAISED_AT_MOST = 3
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,11 @@ def sweep(
     ValueError if the folder holds a sweep with other settings, or if a run has no identity.
     `keep="params"` keeps the trained network of every run in the store, and a list of runs those of
     these: `jk.load_network(store, run)` reads them back, the very numbers that were measured.
+    A run whose data or measurements raise has the status RAISED and its traceback in `error`; the
+    others go on, and the same call tries it again. Where three have raised and none has come to its
+    end the first error is raised.
+    Ctrl-C and SIGTERM stop it after the chunk of steps under way, with what has ended saved, by
+    `Stopped`, a KeyboardInterrupt; a second one at once.
     `progress` shows a bar; by default where there is a terminal, and a line of logging now and then
     where there is none.
 
@@ -136,6 +145,7 @@ def sweep(
     if saved is not None:
         saved.tidy()
         rows = _rows(saved, wanted)
+        rows = {run: row for run, row in rows.items() if "error" not in row.values}
         for run in kept & rows.keys():
             if not saved.has_network(run.name):
                 del rows[run]
@@ -149,19 +159,24 @@ def sweep(
     def show() -> None:
         meter.show(together(tallies), len(rows), done())
 
-    if executor is None:
-        found = run_streams(planned.buckets, rows.keys(), tallies, devices(), show, kept)
-    else:
-        found = run_tasks(executor, planned.buckets, rows.keys(), tallies, show, kept)
+    def train(stop: Request) -> Generator[Row, None, None]:
+        if executor is None:
+            return run_streams(planned.buckets, rows.keys(), tallies, devices(), show, kept, stop)
+        return run_tasks(executor, planned.buckets, rows.keys(), tallies, show, kept, stop)
+
     started, before = perf_counter(), len(rows)
     meter = Meter(len(wanted), sum(weights.values()), done(), progress)
     about = provenance()
-    with closing(meter), closing(found):
+    with closing(meter), listening() as stop, alone(), closing(train(stop)) as found:
         show()
         for row in found:
             rows[row.run] = row
             if saved is not None:
                 _save(saved, row, about)
+            _give_up(rows.values(), RAISED_AT_MOST)
+    if stop.is_set() and len(rows) < len(wanted):
+        where = "nothing is kept" if saved is None else f"the same call goes on from {store}"
+        raise Stopped(f"stopped after {len(rows)} of {len(wanted)} runs; {where}", stop.number)
     if len(rows) > before and progress is not False:
         total, seconds = together(tallies), perf_counter() - started
         spent = f"tasks: {len(tallies)}"
@@ -173,6 +188,7 @@ def sweep(
             f"{total.useful_share():.1%} of lane-steps useful, "
             f"{padding_share(planned.buckets):.1%} of the work padding"
         )
+    _give_up(rows.values(), 1)
     failures = failed([rows[run] for run in wanted])
     if failures:
         log.warning(failures)
@@ -219,7 +235,23 @@ def failed(rows: Sequence[Row]) -> str:
         f"{count} {Status(status).name}: {Status(status).describe()}"
         for status, count in sorted(ends.items())
     )
-    return f"{sum(ends.values())} of {len(rows)} runs failed, and no mean counts them. {kinds}"
+    told = f"{sum(ends.values())} of {len(rows)} runs failed, and no mean counts them. {kinds}"
+    errors: dict[str, str] = {}
+    for row in rows:
+        if "error" in row.values:
+            sizes = ", ".join(f"{name} = {value}" for name, value in row.run.sizes.items())
+            at = f"{sizes}, seed = {row.run.seed}"
+            errors.setdefault(row.values["error"].strip().splitlines()[-1], at)
+    return told + "".join(f"\n  {at}: {error}" for error, at in errors.items())
+
+
+def _give_up(rows: Collection[Row], at_most: int) -> None:
+    """Raises what the first run did, where all of at least `at_most` runs have raised."""
+    if len(rows) >= at_most and all(row.raised for row in rows):
+        error = next(iter(rows)).raised
+        assert error is not None
+        error.add_note(f"as did all of the {len(rows)} runs that have ended")
+        raise error
 
 
 def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from threading import Event
 from time import sleep
 from typing import Any, NamedTuple, runtime_checkable
 from typing import Protocol as Interface
@@ -14,7 +15,7 @@ from typing import Protocol as Interface
 import cloudpickle
 
 from jaxkkt.engine.buckets import Bucket, streams
-from jaxkkt.engine.devices import devices, environment, using
+from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
 from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
@@ -55,20 +56,23 @@ def run_tasks(
     tallies: list[Tally],
     show: Callable[[], None],
     keep: Collection[Run] = (),
+    stop: Event | None = None,
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
     A task has some of a bucket's runs, and trains them in streams of its own. `show` is called now
-    and then. Close the iterator to cancel the tasks that have not ended.
+    and then. Close the iterator, or set `stop`, to cancel the tasks that have not ended.
 
     Raises ValueError where a worker's versions, device or flags are not those of this process, and
     the first error of a task, once the rows of others that have ended are through.
     """
     tasks: list[tuple[Any, tuple[Run, ...]]] = []
+    count = threads()
     try:
         for common, runs, references in _tasks(buckets, done, keep):
-            tasks.append((executor.submit(train_part, common, references), runs))
-        while tasks:
+            task = executor.submit(train_part, common, references, count)
+            tasks.append((task, runs))
+        while tasks and not (stop and stop.is_set()):
             failed = None
             for task, runs in list(tasks):
                 if task.done():
@@ -90,18 +94,22 @@ def run_tasks(
                 task.cancel()
 
 
-def train_part(common: bytes, references: list[_Reference]) -> tuple[list[Row], Tally]:
-    """A task: trains and measures a part of a bucket, in a worker."""
+def train_part(
+    common: bytes, references: list[_Reference], threads: int
+) -> tuple[list[Row], Tally]:
+    """A task: trains and measures a part of a bucket, in a worker, as if it had the cores of the
+    sweep's process: XLA splits large products among as many `threads`."""
     if os.getpid() != _IMPORTED_BY:
         raise RuntimeError(
             "this worker is a fork, in which JAX hangs: give the executor spawned processes, as "
             "ProcessPoolExecutor(4, multiprocessing.get_context('spawn')) does"
         )
+    split_among(threads)
     expected, bucket, parts = _loaded(common)
     runs = tuple(_run(parts, reference) for reference in references)
     keep = {run for run, reference in zip(runs, references, strict=True) if reference.keep}
     part = replace(bucket, runs=runs)
-    with using(expected["settings"]):
+    with using(expected["settings"]), alone():
         differing = differences(expected, environment(), ("in the sweep", "in the worker"))
         if differing:
             raise ValueError(
@@ -113,8 +121,19 @@ def train_part(common: bytes, references: list[_Reference]) -> tuple[list[Row], 
         rows = list(run_streams([part], (), tallies, used, lambda: None, keep))
         # The sweep knows its runs by their place: specs of own functions change on the way.
         places = {run: i for i, run in enumerate(runs)}
-        found: Any = [row._replace(run=places[row.run]) for row in rows]  # type: ignore[arg-type]
+        found: Any = [
+            row._replace(run=places[row.run], raised=_portable(row.raised))  # type: ignore[arg-type]
+            for row in rows
+        ]
         return found, together(tallies)
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    """The error, or one that can be pickled and says the same."""
+    try:
+        return cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 @lru_cache(maxsize=1)

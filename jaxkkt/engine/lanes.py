@@ -1,5 +1,6 @@
 """Running a bucket: lanes of a compiled batch take runs from a queue until it is empty."""
 
+import traceback
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,13 +29,15 @@ class Row(NamedTuple):
     """A finished run: what was measured and how it ended, as Python numbers and lists of them.
 
     `seconds` went by from its first step to its last measurement, in a lane beside others.
-    `kept` is the trained network, at the run's own size, where it was asked for.
+    `kept` is the trained network, at the run's own size, where it was asked for. Of a run that
+    `raised` the values are its status and the traceback.
     """
 
     run: Run
     values: dict[str, Any]
     seconds: float = 0.0
     kept: Params | None = None
+    raised: Exception | None = None
 
 
 @dataclass
@@ -101,15 +104,20 @@ def run_bucket(
     """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
 
     Other threads may take from the same queue. A run's numbers do not depend on its lane, on the
-    runs beside it or on the chunk length. Ends between two chunks once `stop` is set.
+    runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
+    Ends between two chunks once `stop` is set.
     """
     lanes: list[_Occupant | None] = [None] * bucket.lanes
     batch: Lane = programs.idle()
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
     while not (stop and stop.is_set()):
         for i in range(bucket.lanes):
-            if lanes[i] is None and (run := _next(queue)):
-                lanes[i] = taken_in = _occupant(run, bucket)
+            while lanes[i] is None and (run := _next(queue)):
+                try:
+                    lanes[i] = taken_in = _occupant(run, bucket)
+                except Exception as error:
+                    yield _raised(run, error)
+                    continue
                 numbers = numbers_of(run)
                 batch = programs.place(
                     batch, np.int32(i), *taken_in.padded, run.shuffle_key(), *numbers
@@ -140,14 +148,18 @@ def run_bucket(
             if one is None or ended[i] == Status.RUNNING:
                 continue
             params, ending = _taken_out(programs, batch, i, one)
-            if ended[i] == Status.PAUSED and programs.resume is not None:
-                _note(one, params, ending)
-                pause = numbers_of(one.run, len(one.moments))[1]
-                batch = programs.resume(batch, np.int32(i), pause)
-                continue
+            try:
+                if ended[i] == Status.PAUSED and programs.resume is not None:
+                    _note(one, params, ending)
+                    pause = numbers_of(one.run, len(one.moments))[1]
+                    batch = programs.resume(batch, np.int32(i), pause)
+                    continue
+                row = _row(one, params, ending, one.run in keep)
+            except Exception as error:
+                row = _raised(one.run, error)
             lanes[i] = None
             tally.useful_steps += int(steps[i]) + 1
-            yield _row(one, params, ending, one.run in keep)
+            yield row
     tally.rest()
 
 
@@ -205,6 +217,11 @@ def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> 
     values |= ending
     plain = {name: np.asarray(value).tolist() for name, value in values.items()}
     return Row(run, plain, perf_counter() - one.began, params if keep else None)
+
+
+def _raised(run: Run, error: Exception) -> Row:
+    told = "".join(traceback.format_exception(error))
+    return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 
 
 def _next(queue: deque[Run]) -> Run | None:

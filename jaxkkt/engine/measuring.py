@@ -16,7 +16,7 @@ from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
-ENDING = ("log_loss", "steps", "status")
+ENDING = ("log_loss", "steps", "status", "error")
 CURVE = "curve_"
 Values = dict[str, Any]
 

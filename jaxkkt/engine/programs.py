@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,12 +52,13 @@ class Programs(NamedTuple):
 def compile_bucket(bucket: Bucket) -> Programs:
     """Compiles what `run_bucket` needs; may run in another thread, ahead of its turn.
 
-    Draws and measurements are compiled beside, in a thread of their own.
+    Draws and measurements are compiled beside, in a thread of their own. What raises there raises
+    again where it is the turn of its run.
     """
     here, place = settings(), device()
 
     def beside() -> None:
-        with using(here, place):
+        with using(here, place), suppress(Exception):
             draw(bucket.runs[0])
             for run in bucket.kinds():
                 compile_measurements(run, bucket.measured_at)

@@ -20,6 +20,7 @@ from jaxkkt.training import SUCCEEDED, Status
 NOT_RUN = -1
 
 _TRAINING_ATTRIBUTES = {
+    "error": {"long_name": "traceback of what a run raised, empty for the others"},
     "log_loss": {
         "long_name": "natural logarithm of the loss summed over the samples, at the end",
         "units": "1",
@@ -127,6 +128,12 @@ def _variables(
             for place, row in zip(where, rows, strict=True):
                 statuses[place] = row.values[name]
             found[name] = (tuple(dims), statuses, {})
+            continue
+        if name == "error":
+            told = np.full(shape, "", object)
+            for place, row in zip(where, rows, strict=True):
+                told[place] = row.values.get(name, "")
+            found[name] = (tuple(dims), told, {})
             continue
         arrays = {
             place: np.asarray(row.values[name], float)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import cycle
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -25,13 +25,14 @@ def run_streams(
     devices: Sequence[jax.Device],
     show: Callable[[], None],
     keep: Collection[Run] = (),
+    asked: Event | None = None,
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, as they end; one stream for each of `tallies`.
 
     Streams take the devices in turn. All go through the buckets in order and take runs from the
     same queues; one more thread a device compiles ahead of them. `show` is called now and then, in
-    the caller's thread. Close the iterator to stop the streams: they end with their chunk, and runs
-    not yet yielded are lost.
+    the caller's thread. Once `asked` is set the streams end with their chunk, and the iterator when
+    it has yielded the rows there are. Close it to stop them, too; rows not yet yielded are lost.
     """
     ended: SimpleQueue[Row | None] = SimpleQueue()
     stop, here, used = Event(), settings(), devices[: len(tallies)]
@@ -43,12 +44,18 @@ def run_streams(
     def stream(tally: Tally, device: jax.Device) -> None:
         with using(here, device):
             for bucket, queue, programs in waiting:
-                if queue and not stop.is_set():
-                    compiled = programs[device].result()
+                if queue and (compiled := compiled_before_a_stop(programs[device])):
                     for row in run_bucket(bucket, queue, compiled, tally, stop, keep):
                         ended.put(row)
 
-    with ThreadPoolExecutor(len(used)) as compiler, ThreadPoolExecutor(len(tallies)) as pool:
+    def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:
+        while not stop.is_set():
+            if wait([programs], SECONDS_BETWEEN_SHOWS).done:
+                return programs.result()
+        return None
+
+    compiler = ThreadPoolExecutor(len(used))  # nobody waits for what it compiles after a stop
+    with ThreadPoolExecutor(len(tallies)) as pool:
         try:
             queues = [(b, deque(run for run in b.runs if run not in done)) for b in buckets]
             waiting = [
@@ -61,6 +68,8 @@ def run_streams(
                 future.add_done_callback(lambda _: ended.put(None))
             going = len(streams)
             while going:
+                if asked is not None and asked.is_set():
+                    stop.set()
                 try:
                     row = ended.get(timeout=SECONDS_BETWEEN_SHOWS)
                 except Empty:

@@ -22,18 +22,21 @@ from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged
 from jaxkkt.studies.options import Options, Preset, read
 from jaxkkt.studies.parts import Context, Panel, Part
+from jaxkkt.training import Status
 
 log = logging.getLogger("jaxkkt")
 
 
 class Report(NamedTuple):
-    """What a part came to: its results (derived ones where there are such), claims, and files."""
+    """What a part came to: its results (derived ones where there are such), claims, and files, and
+    how many of its runs raised an error."""
 
     part: Part
     results: xr.Dataset
     claims: Sequence[Claim]
     text: str
     files: Sequence[Path]
+    raised: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ class Study:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """The study from a command line; returns the exit code.
 
-        0 if it came to its end, 2 for a ValueError, OSError or ImportError, told in one line, and
-        130 when it was interrupted.
+        0 if it came to its end, 2 for a ValueError, OSError or ImportError, told in one line, 3 if
+        it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
         """
-        with logged() as tell:
+        with logged() as tell, engine.listening(leave=True):
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
@@ -82,13 +85,15 @@ class Study:
             if options.dry_run:
                 self.plan(options)
                 return 0
+            raised = 0
             for report in self.reports(options):
+                raised += report.raised
                 print(report.text)
                 log.info("wrote %s", ", ".join(map(str, report.files)))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             log.warning("stopped; the same command goes on with the rows in %s", options.out)
-            return 130
-        return 0
+            return getattr(stopped, "code", 130)
+        return 3 if raised else 0
 
     def plan(self, options: Options) -> None:
         """Says what the runs of all parts would cost: buckets, operations, memory, time."""
@@ -154,7 +159,8 @@ class Study:
         for panel in part.panels:
             files += draw(panel, results, folder)
         shown = [part.name, *texts.values()] if part.name else texts.values()
-        return Report(part, results, claims, "\n\n".join(shown) + "\n", files)
+        raised = int((swept.status == Status.RAISED).sum())
+        return Report(part, results, claims, "\n\n".join(shown) + "\n", files, raised)
 
     def _provenance(self, options: Options) -> Mapping[str, Any]:
         date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM: the first ends a sweep in order, the second at once."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger("jaxkkt")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """A sweep was asked to stop, and did when what had ended was saved.
+
+    `code` is what a process that ends so returns: 130 after Ctrl-C, 143 after SIGTERM.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.code = 128 + number
+
+
+class Request(threading.Event):
+    """Whether somebody asked to stop, and by which signal."""
+
+    number: int = signal.SIGINT
+
+
+_above: list[Request] = []
+
+
+@contextmanager
+def listening(leave: bool = False) -> Iterator[Request]:
+    """A request that the first SIGINT or SIGTERM sets. The second raises KeyboardInterrupt, or with
+    `leave` ends the process at once: for a command, which has nothing else to lose.
+
+    Within another one it is that one. Outside the main thread signals are left as they are.
+    """
+    request = Request()
+    if _above or threading.current_thread() is not threading.main_thread():
+        yield _above[0] if _above else request
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if not request.is_set():
+            request.number = number
+            request.set()
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            log.warning("%s: stopping after this chunk of steps; once more to leave at once", name)
+        elif leave:
+            os._exit(128 + number)
+        else:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    _above.append(request)
+    try:
+        yield request
+    finally:
+        _above.clear()
+        for number, handler in before.items():
+            # A process that was asked to stop ends soon; what it still compiles need not hold it.
+            signal.signal(number, signal.SIG_DFL if leave and request.is_set() else handler)

@@ -1,0 +1,140 @@
+"""Ctrl-C and SIGTERM: what has ended is kept, and the process says how it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from time import monotonic, sleep
+
+import pytest
+from cases import sweep
+
+import jaxkkt as jk
+from jaxkkt import engine
+
+SIZES = {"d": 8, "samples": 6, "width": 20}
+
+# A study whose measurements take their time.
+STUDY = """
+import sys, time
+import jaxkkt as jk
+from jaxkkt import studies
+
+class Slow(jk.Measurement):
+    on_host = True
+
+    def measure(self, params):
+        print("measuring", flush=True)
+        time.sleep(seconds)
+        return {"one": 1.0}
+
+seconds = float(sys.argv.pop())
+Slow.__module__ = "jaxkkt.own"  # told by the package's source: a store takes it
+
+def parts(options):
+    return [studies.Part(jk.grid(d=8, samples=6, width=20, seed=range(12), measure=Slow))]
+
+sys.exit(studies.Study("slow", "", studies.Options, parts).main(sys.argv[1:]))
+"""
+
+
+def started(folder, seconds):
+    script = folder / "study.py"
+    script.write_text(STUDY)
+    return subprocess.Popen(
+        [sys.executable, script, "--out", folder / "out", "--quiet", str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rows(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("out/rows/*.json")}
+
+
+def test_a_command_ends_in_order_and_goes_on(tmp_path):
+    process = started(tmp_path, 0.3)
+    while len(rows(tmp_path)) < 2 and process.poll() is None:
+        sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    assert "SIGTERM: stopping after this chunk of steps" in told
+    assert "the same command goes on with the rows in" in told
+    kept = rows(tmp_path)
+    assert 2 <= len(kept) < 12
+    again = started(tmp_path, 0)
+    assert again.communicate()[1] == ""
+    assert again.returncode == 0
+    assert len(rows(tmp_path)) == 12
+    assert kept.items() <= rows(tmp_path).items()
+
+
+def test_the_second_leaves_at_once(tmp_path):
+    process = started(tmp_path, 60)
+    assert process.stdout.readline() == "measuring\n"
+    process.send_signal(signal.SIGINT)
+    sleep(1)
+    assert process.poll() is None
+    asked = monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert monotonic() - asked < 5
+
+
+def kills_itself(number):
+    left = [number]
+
+    class Kills(jk.Measurement):
+        on_host = True
+
+        def measure(self, params):
+            while left:
+                os.kill(os.getpid(), left.pop())
+            sleep(0.5)
+            return {"one": 1.0}
+
+    return Kills()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_stops_with_what_has_ended(number, code):
+    handlers = [signal.getsignal(one) for one in engine.interrupts.SIGNALS]
+    runs = jk.grid(**SIZES, seed=range(12), measure=kills_itself(number))
+    with pytest.raises(
+        engine.Stopped, match=r"stopped after [12] of 12 runs; nothing is kept"
+    ) as e:
+        sweep(runs)
+    assert e.value.code == code
+    assert [signal.getsignal(one) for one in engine.interrupts.SIGNALS] == handlers
+
+
+def test_a_request_from_above_is_heard():
+    with engine.listening() as asked, engine.listening() as same:
+        assert same is asked
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not asked.is_set():
+            sleep(0.01)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(engine.Stopped):
+            sweep(jk.grid(**SIZES, seed=range(3), measure=()))
+    with engine.listening() as asked:
+        assert not asked.is_set()
+
+
+def test_signals_of_other_threads_are_left_alone():
+    found = []
+
+    def elsewhere():
+        with engine.listening() as asked:
+            found.append((signal.getsignal(signal.SIGTERM), asked.is_set()))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [(before, False)]

@@ -1,0 +1,134 @@
+"""Runs that raise: the others go on, and nothing is lost."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partialmethod
+
+import numpy as np
+import pytest
+import xarray as xr
+from cases import sweep
+
+import jaxkkt as jk
+from jaxkkt import studies
+from jaxkkt.engine import executors, lanes
+from jaxkkt.engine.store import Store
+
+SIZES = {"d": 8, "samples": 6, "width": 20}
+
+
+def fails(seeds, mended=lambda: False, error=OSError):
+    """A measurement that raises for the networks of these seeds, told by their data."""
+    bad = [float(jk.draw(run)[1].x[0, 0]) for seed in seeds for run in jk.grid(**SIZES, seed=seed)]
+
+    class Fails(jk.Measurement):
+        on_host = True
+
+        def measure(self, data):
+            if float(data.x[0, 0]) in bad and not mended():
+                raise error("no measurement of this")
+            return {"first": data.x[0, 0]}
+
+    Fails.__module__ = "jaxkkt.own"  # told by the package's source: a store takes it
+    return Fails()
+
+
+def runs_of(seeds=range(4), bad=()):
+    return jk.grid(**SIZES, seed=seeds, measure=fails(bad))
+
+
+@pytest.fixture(scope="module")
+def sound():
+    return sweep(runs_of())
+
+
+def test_the_others_go_on(sound, caplog):
+    table = sweep(runs_of(bad=[1]))
+    assert table.status.values.ravel().tolist()[1] == jk.Status.RAISED
+    assert "OSError: no measurement of this" in table.error.values.ravel()[1]
+    assert table.error.values.ravel()[[0, 2, 3]].tolist() == [""] * 3
+    others = table.drop_vars("error").isel(seed=[0, 2, 3])
+    xr.testing.assert_equal(others, sound.isel(seed=[0, 2, 3]))
+    assert np.isnan(table.log_loss.isel(seed=1).item())
+    assert "1 of 4 runs failed" in caplog.text
+    assert "OSError: no measurement of this" in caplog.text
+    assert jk.summarize(table, "first").excluded.item() == 1
+
+
+def test_the_same_sweep_tries_it_again(sound, tmp_path, monkeypatch):
+    mended = tmp_path / "mended"
+    runs = jk.grid(**SIZES, seed=range(4), measure=fails([2], mended.exists))
+    store = tmp_path / "store"
+    broken = sweep(runs, store=store)
+    assert "OSError: no measurement of this" in broken.error.values.ravel()[2]
+    for saved in (xr.load_dataset(store / "results.nc"), jk.landed(runs, store=store)):
+        xr.testing.assert_identical(saved, broken)
+    mended.touch()
+    found = []
+    monkeypatch.setattr(Store, "save", partialmethod(_noting, Store.save, found))
+    xr.testing.assert_equal(sweep(runs, store=store), sound)
+    assert found == [runs[2].name]
+    assert "error" not in jk.landed(runs, store=store)
+
+
+def _noting(store, save, found, name, row):
+    found.append(name)
+    save(store, name, row)
+
+
+def test_on_the_way():
+    runs = jk.grid(**SIZES, seed=range(4), curve=jk.Curve([-1, -5], measure=fails([0])))
+    table = sweep(runs)
+    assert (table.status == jk.Status.RAISED).values.ravel().tolist() == [True, False, False, False]
+    assert np.isfinite(table.curve_first.isel(seed=slice(1, None))).all()
+
+
+def test_data_that_cannot_be_drawn(sound, monkeypatch):
+    def drawn(run):
+        if run.seed == 2:
+            raise ArithmeticError("an unlucky draw")
+        return jk.draw(run)
+
+    monkeypatch.setattr(lanes, "draw", drawn)
+    table = sweep(runs_of())
+    assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
+    others = table.drop_vars("error").isel(seed=[0, 1, 3])
+    xr.testing.assert_equal(others, sound.isel(seed=[0, 1, 3]))
+
+
+def test_where_all_raise_the_first_error_is_raised():
+    with pytest.raises(OSError, match="no measurement of this") as caught:
+        sweep(runs_of(range(5), bad=range(5)))
+    assert caught.value.__notes__ == ["as did all of the 3 runs that have ended"]
+    with pytest.raises(OSError, match="no measurement of this"):
+        sweep(runs_of([0], bad=[0]))
+
+
+def test_in_workers():
+    class Odd(Exception):
+        def __reduce__(self):
+            raise TypeError("no pickle of this")
+
+    runs = jk.grid(**SIZES, seed=range(4), measure=fails([3], error=Odd))
+    with ThreadPoolExecutor(1) as executor:
+        table = sweep(runs, executor=executor)
+    assert (table.status == jk.Status.RAISED).values.ravel().tolist() == [False] * 3 + [True]
+    assert "Odd: no measurement of this" in table.error.values.ravel()[3]
+    # What cannot travel is told by what can.
+    assert repr(executors._portable(Odd("one"))) == "RuntimeError('Odd: one')"
+    assert repr(executors._portable(OSError("one"))) == "OSError('one')"
+
+
+@dataclass(frozen=True)
+class Options(studies.Options):
+    bad: int = 0
+    """how many runs raise"""
+
+
+def test_a_study_has_a_code_of_its_own(tmp_path, capsys):
+    def parts(options):
+        return [studies.Part(runs_of(bad=range(options.bad)))]
+
+    study = studies.Study("made-up", "", Options, parts)
+    assert study.main(["--bad", "1", "--quiet", "--out", str(tmp_path / "1")]) == 3
+    assert study.main(["--bad", "0", "--quiet", "--out", str(tmp_path / "0")]) == 0
