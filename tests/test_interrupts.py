@@ -126,6 +126,22 @@ def test_a_request_from_above_is_heard():
         assert not asked.is_set()
 
 
+def test_a_command_that_is_not_sweeping_stops_at_once():
+    before = {number: signal.getsignal(number) for number in engine.interrupts.SIGNALS}
+    try:
+        with engine.listening(command=True) as asked, engine.listening():
+            assert asked.sweeps == 1
+        with (
+            engine.listening(command=True),
+            pytest.raises(engine.Stopped, match="stopped by SIGTERM") as caught,
+        ):
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == 143
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_signals_of_other_threads_are_left_alone():
     found = []
 

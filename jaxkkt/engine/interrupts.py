@@ -25,36 +25,46 @@ class Stopped(KeyboardInterrupt):
 
 
 class Request(threading.Event):
-    """Whether somebody asked to stop, and by which signal."""
+    """Whether somebody asked to stop, and by which signal; how many sweeps look at it."""
 
     number: int = signal.SIGINT
+    sweeps: int = 0
 
 
 _above: list[Request] = []
 
 
 @contextmanager
-def listening(leave: bool = False) -> Iterator[Request]:
-    """A request that the first SIGINT or SIGTERM sets. The second raises KeyboardInterrupt, or with
-    `leave` ends the process at once: for a command, which has nothing else to lose.
+def listening(command: bool = False) -> Iterator[Request]:
+    """A request that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt.
 
-    Within another one it is that one. Outside the main thread signals are left as they are.
+    Around a `command` the first raises Stopped where no sweep is under way, and the second ends the
+    process at once: it has nothing else to lose. Within another one it is that one. Outside the
+    main thread signals are left as they are.
     """
-    request = Request()
+    request = _above[0] if _above else Request()
     if _above or threading.current_thread() is not threading.main_thread():
-        yield _above[0] if _above else request
+        request.sweeps += 1
+        try:
+            yield request
+        finally:
+            request.sweeps -= 1
         return
 
     def heard(number: int, frame: FrameType | None) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if not request.is_set():
             request.number = number
             request.set()
-            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            if not request.sweeps:
+                raise Stopped(f"stopped by {name}", number)
             log.warning("%s: stopping after this chunk of steps; once more to leave at once", name)
-        elif leave:
+        elif command:
             os._exit(128 + number)
         else:
             raise KeyboardInterrupt
+
+    request.sweeps = 0 if command else 1
 
     before = {number: signal.signal(number, heard) for number in SIGNALS}
     _above.append(request)
@@ -64,4 +74,4 @@ def listening(leave: bool = False) -> Iterator[Request]:
         _above.clear()
         for number, handler in before.items():
             # A process that was asked to stop ends soon; what it still compiles need not hold it.
-            signal.signal(number, signal.SIG_DFL if leave and request.is_set() else handler)
+            signal.signal(number, signal.SIG_DFL if command and request.is_set() else handler)

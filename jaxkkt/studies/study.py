@@ -71,7 +71,7 @@ class Study:
         0 if it came to its end, 2 for a ValueError, OSError or ImportError, told in one line, 3 if
         it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
         """
-        with logged() as tell, engine.listening(leave=True):
+        with logged() as tell, engine.listening(command=True):
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
