@@ -1,9 +1,11 @@
 """A sweep's folder: killed, resumed, refused, damaged."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import lanes, streams
+from jaxkkt.engine import results as results_module
+from jaxkkt.engine import store as store_module
 from jaxkkt.engine.store import Store
 
 CRASH = """
@@ -124,6 +128,63 @@ class TestStore:
             assert store.load(["a", "b"]) == {}
         assert not path.exists()
 
+    def test_rows_that_changed_places_are_set_aside(self, tmp_path):
+        store = Store(tmp_path, {})
+        for name, size in (("a", 1.0), ("b", 2.0)):
+            store.save(name, {"size": size})
+        a, b = (tmp_path / "rows" / f"{name}.json" for name in "ab")
+        content = a.read_bytes(), b.read_bytes()
+        a.write_bytes(content[1])
+        b.write_bytes(content[0])
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert store.load("ab") == {}
+
+    def test_settings_that_were_cut_short_are_named(self, tmp_path):
+        Store(tmp_path, {"one": 1})
+        path = tmp_path / "settings.json"
+        path.write_text(path.read_text()[:9])
+        with pytest.raises(ValueError, match=r"settings.json was cut short or altered"):
+            Store(tmp_path, {"one": 1})
+
+    @pytest.mark.parametrize(
+        ("function", "code"),
+        [("fsync", errno.EIO), ("fsync", errno.ENOSPC), ("replace", errno.EIO)],
+    )
+    def test_what_cannot_be_written_is_named_and_not_there(
+        self, tmp_path, monkeypatch, function, code
+    ):
+        store = Store(tmp_path, {})
+        store.save("old", {"size": 1.0})
+
+        def fails(*_):
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr({"fsync": os, "replace": Path}[function], function, fails)
+        for name in ("new", "old"):
+            with pytest.raises(OSError, match=r"cannot be written.*rows/(new|old).json") as caught:
+                store.save(name, {"size": 2.0})
+            assert caught.value.errno == code
+        monkeypatch.undo()
+        assert store.load(["new", "old"]) == {"old": {"size": 1.0}}
+
+    def test_a_folder_that_cannot_be_written_is_told_before_training(self, tmp_path, monkeypatch):
+        first = sweep(self.runs[:1], store=tmp_path)
+        drawn = []
+        monkeypatch.setattr(lanes, "draw", drawn.append)
+
+        def fails(path, content):
+            raise PermissionError(errno.EACCES, "cannot be written", str(path))
+
+        for module in (store_module, results_module):
+            monkeypatch.setattr(module, "write_whole", fails)
+        # A finished store needs no writing.
+        xr.testing.assert_identical(sweep(self.runs[:1], store=tmp_path), first)
+        (row,) = (tmp_path / "rows").glob("*.json")
+        row.unlink()
+        with pytest.raises(PermissionError, match="rows"):
+            sweep(self.runs[:1], store=tmp_path)
+        assert not drawn
+
     def test_numbers_survive_exactly(self, tmp_path):
         values = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3}
         store = Store(tmp_path, {})
@@ -140,5 +201,5 @@ class TestStore:
         beside.write_text("somebody else's")
         store = Store(tmp_path, {})
         assert (tmp_path / "rows" / "x.json.part").exists()  # of a sweep that may be running
-        store.tidy()
+        store.prepare()
         assert sorted(tmp_path.rglob("*.part")) == [other, beside]

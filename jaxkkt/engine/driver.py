@@ -143,12 +143,13 @@ def sweep(
     settings = _settings(planned, wanted, stored=store is not None)
     saved = Store(store, settings) if store is not None else None
     if saved is not None:
-        saved.tidy()
         rows = _rows(saved, wanted)
         rows = {run: row for run, row in rows.items() if "error" not in row.values}
         for run in kept & rows.keys():
             if not saved.has_network(run.name):
                 del rows[run]
+        if len(rows) < len(wanted):
+            saved.prepare()
 
     weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
@@ -193,7 +194,7 @@ def sweep(
     if failures:
         log.warning(failures)
     dataset = results.to_dataset([rows[run] for run in wanted], settings)
-    if saved is not None:
+    if saved is not None and not (len(rows) == before and (saved.folder / "results.nc").exists()):
         results.save(dataset, saved.folder / "results.nc")
     return dataset
 

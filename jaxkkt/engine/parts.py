@@ -28,8 +28,10 @@ def compute_parts(
     ValueError where the folder holds parts of others.
     """
     saved = Store(store, {**configuration, **environment()})
-    saved.tidy()
     found = saved.load(tasks)
+    missing = [name for name in tasks if name not in found]
+    if missing:
+        saved.prepare()
     mode, place = settings(), device()
 
     def compute(name: str) -> None:
@@ -40,7 +42,6 @@ def compute_parts(
 
     bar = tqdm(total=len(tasks), initial=len(found), disable=not progress, unit="part")
     with bar, ThreadPoolExecutor(workers or cores()) as pool:
-        missing = [name for name in tasks if name not in found]
         try:
             for future in as_completed([pool.submit(compute, name) for name in missing]):
                 future.result()

@@ -13,14 +13,14 @@ import numpy as np
 from jaxkkt.files import write_whole
 from jaxkkt.networks import Params
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Store:
     """Rows by name, of one sweep or study, in a folder: `settings.json` and `rows/<name>.json`.
 
     Opening a folder that holds one with other settings raises ValueError naming each field that
-    differs. A row that was cut short or altered is set aside and computed again.
+    differs. A row that was cut short, altered or renamed is set aside and computed again.
     """
 
     def __init__(self, folder: str | Path, settings: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ class Store:
         settings = json.loads(json.dumps({"format": FORMAT, **settings}))
         path = self.folder / "settings.json"
         if path.exists():
-            differing = differences(json.loads(path.read_text()), settings)
+            differing = differences(_read(path), settings)
             if differing:
                 raise ValueError(
                     f"{self.folder} holds rows of other settings; give another folder, or the "
@@ -54,12 +54,16 @@ class Store:
             raise ValueError(f"{folder} is no store: it has no settings.json")
         return store
 
-    def tidy(self) -> None:
-        """Removes this store's own files that were cut short; only for the one that writes here."""
+    def prepare(self) -> None:
+        """Removes this store's own files that were cut short, and sees whether rows can be written:
+        OSError naming the folder where not. Only for the one that writes here."""
         own = [*self._rows.glob("*.json.part"), *self._networks.glob("*.npz.part")]
         own += [self.folder / "settings.json.part", self.folder / "results.nc.part"]
         for leftover in own:
             leftover.unlink(missing_ok=True)
+        probe = self._rows / "writable.json"
+        write_whole(probe, b"")
+        probe.unlink()
 
     def load(self, names: Iterable[str]) -> dict[str, Any]:
         """The rows that have landed."""
@@ -70,7 +74,7 @@ class Store:
                 continue
             try:
                 checksum, values = path.read_text().split("\n", 1)
-                if checksum != _checksum(values):
+                if checksum != _checksum(name, values):
                     raise ValueError("the checksum does not match")
                 found[name] = json.loads(values)
             except ValueError as error:
@@ -84,7 +88,7 @@ class Store:
     def save(self, name: str, row: Any) -> None:
         """Writes what JSON can hold."""
         values = json.dumps(row)
-        text = f"{_checksum(values)}\n{values}"
+        text = f"{_checksum(name, values)}\n{values}"
         write_whole(self._rows / f"{name}.json", text.encode())
 
     def save_network(self, name: str, params: Params) -> None:
@@ -110,8 +114,19 @@ class Store:
             return Params(**{field: arrays[field] for field in Params._fields})
 
 
-def _checksum(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
+def _read(settings: Path) -> Any:
+    try:
+        return json.loads(settings.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{settings} was cut short or altered ({error}) and no longer tells what the rows "
+            "beside it are of: bring it back from a copy, or give another folder"
+        ) from error
+
+
+def _checksum(name: str, values: str) -> str:
+    """Of a row and what it is called: a file that was renamed does not match."""
+    return sha256(f"{name}\n{values}".encode()).hexdigest()
 
 
 def differences(
