@@ -22,7 +22,7 @@ jaxtyping.install_import_hook(
 
 
 # Most of the tests' time is XLA's, compiling what runs for milliseconds. Its older way of writing
-# loops for CPUs compiles in half the time. `XLA_FLAGS= pytest` compiles as users do.
+# loops for CPUs compiles sooner. `XLA_FLAGS= pytest` compiles as users do.
 SOONER = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
 
 

@@ -61,7 +61,7 @@ class Store:
         own += [self.folder / "settings.json.part", self.folder / "results.nc.part"]
         for leftover in own:
             leftover.unlink(missing_ok=True)
-        probe = self._rows / "writable.json"
+        probe = self._rows / "probe.json.part"  # no row has such a name
         write_whole(probe, b"")
         probe.unlink()
 
