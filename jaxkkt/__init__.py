@@ -27,7 +27,16 @@ from jaxkkt import (
 )
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import draw, held_out, landed, load_network, plan_sweep, summarize, sweep
+from jaxkkt.engine import (
+    draw,
+    held_out,
+    landed,
+    load_network,
+    plan_sweep,
+    read_store,
+    summarize,
+    sweep,
+)
 from jaxkkt.measurements import Certificates, ClusterFlips, Flips, Ledger, Measurement, StepFlips
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
@@ -87,6 +96,7 @@ __all__ = [
     "plan_sweep",
     "plotting",
     "protocols",
+    "read_store",
     "representations",
     "runs",
     "spans",

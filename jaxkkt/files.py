@@ -1,6 +1,8 @@
 """Files that are whole or not there."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -10,17 +12,29 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises OSError naming the file where it cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    try:
+    with named(path):
         with open(part, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """A file that was made or renamed in the folder is there after a crash of the machine, too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """OSErrors from within name this file and what to do."""
+    try:
+        yield
     except OSError as error:
         why = f"cannot be written ({error.strerror or error}): see to the disk and permissions"
         raise OSError(error.errno, why, str(path)) from error

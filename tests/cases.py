@@ -10,6 +10,7 @@ import jaxkkt as jk
 from jaxkkt import datasets, networks, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
+from jaxkkt.store import Store
 
 CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1.0, -1.0, 1.0]))
 
@@ -48,6 +49,11 @@ def lazy(seed=0, k=40, d=6, biases=False):
 @partial(jax.jit, static_argnames=("biases", "size"))
 def _padded_lazy(k, d, seed, biases, size):
     return networks.lazy(jax.random.key(seed), k, d, biases=biases, shape=(size, size))
+
+
+def rows_in(folder):
+    """Names and contents of the rows in a store."""
+    return {record.name: record.value for record in Store(folder).records()}
 
 
 def flat(problem):

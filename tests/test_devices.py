@@ -12,13 +12,13 @@ import numpy as np
 import optax
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import rows_in, sweep
 from threadpoolctl import threadpool_info
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
 from jaxkkt.engine.devices import cores, devices, using
-from jaxkkt.engine.store import Store
+from jaxkkt.store import Writer
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
 
@@ -220,7 +220,7 @@ class TestExecutors:
         assert "(tasks: 12); 100.0% of lane-steps useful" in shown
 
     def test_a_stopped_sweep_goes_on_in_an_executor(self, whole, tmp_path, monkeypatch):
-        save, saved = Store.save, []
+        save, saved = Writer.add, []
 
         def stop(self, *row):
             if len(saved) == 5:
@@ -229,7 +229,7 @@ class TestExecutors:
             save(self, *row)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "save", stop)
+            patched.setattr(Writer, "add", stop)
             with pytest.raises(KeyboardInterrupt):
                 sweep(RUNS, store=tmp_path)
         executor = Inline()
@@ -242,7 +242,7 @@ class TestExecutors:
         def full(self, *row):
             raise OSError("no space left")
 
-        monkeypatch.setattr(Store, "save", full)
+        monkeypatch.setattr(Writer, "add", full)
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         executor = Inline()
         with pytest.raises(OSError, match="no space left"):
@@ -290,7 +290,7 @@ class TestExecutors:
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         with pytest.raises(ArithmeticError, match="no such number"):
             sweep(RUNS[:3], store=tmp_path, executor=FirstFails())
-        assert len(list((tmp_path / "rows").glob("*.json"))) == 2
+        assert len(rows_in(tmp_path)) == 2
 
     def test_tasks_are_cancelled_when_one_cannot_be_submitted(self, monkeypatch):
         class Full(Inline):

@@ -8,7 +8,7 @@ import threading
 from time import monotonic, sleep
 
 import pytest
-from cases import sweep
+from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt import engine
@@ -51,7 +51,7 @@ def started(folder, seconds):
 
 
 def rows(folder):
-    return {path.name: path.read_bytes() for path in folder.glob("out/rows/*.json")}
+    return rows_in(folder / "out")
 
 
 def test_a_command_ends_in_order_and_goes_on(tmp_path):

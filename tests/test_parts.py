@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from cases import rows_in
 
 import jaxkkt as jk
 from jaxkkt.engine.parts import compute_parts
@@ -35,7 +36,7 @@ def test_what_has_landed_is_not_computed_again(tmp_path):
     tasks = {f"p{i}": partial(part, i, computed) for i in range(3)}
     with pytest.raises(KeyboardInterrupt):
         compute_parts({**tasks, "p1": stop}, tmp_path, {"radius": 1}, 1, False)
-    landed = {int(path.stem[1:]) for path in (tmp_path / "rows").iterdir()}
+    landed = {int(name[1:]) for name in rows_in(tmp_path)}
     assert 0 in landed
     computed.clear()
     resumed = compute_parts(tasks, tmp_path, {"radius": 1}, 1, False)

@@ -12,7 +12,7 @@ from cases import sweep
 import jaxkkt as jk
 from jaxkkt import studies
 from jaxkkt.engine import executors, lanes
-from jaxkkt.engine.store import Store
+from jaxkkt.store import Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
 
@@ -65,15 +65,15 @@ def test_the_same_sweep_tries_it_again(sound, tmp_path, monkeypatch):
         xr.testing.assert_identical(saved, broken)
     mended.touch()
     found = []
-    monkeypatch.setattr(Store, "save", partialmethod(_noting, Store.save, found))
+    monkeypatch.setattr(Writer, "add", partialmethod(_noting, Writer.add, found))
     xr.testing.assert_equal(sweep(runs, store=store), sound)
     assert found == [runs[2].name]
     assert "error" not in jk.landed(runs, store=store)
 
 
-def _noting(store, save, found, name, row):
+def _noting(writer, add, found, name, *row):
     found.append(name)
-    save(store, name, row)
+    add(writer, name, *row)
 
 
 def test_on_the_way():

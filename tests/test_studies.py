@@ -230,7 +230,7 @@ class TestFiles:
     def test_a_table_of_runs_that_have_landed(self, ran, tmp_path, capsys):
         out = tmp_path / "out"
         assert STUDY.main(["--out", str(out), "--landed"]) == 2
-        assert f"error: no row has landed in {out}" in capsys.readouterr().err
+        assert f"error: no row of these runs has landed in {out}" in capsys.readouterr().err
         assert not out.exists()
         before = (ran / "results.nc").stat().st_mtime_ns
         (ran / "claims.md").unlink()

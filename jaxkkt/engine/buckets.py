@@ -105,6 +105,12 @@ class Bucket:
         fields = self.runs[0].fields()
         return f"{fields.get('loss', '')} {fields.get('optimizer', 'adversarial')}".strip()
 
+    @property
+    def computed_as(self) -> str:
+        """What a row's rounding depends on beside its run and the environment."""
+        shape = f"m{self.samples} d{self.d} k{self.width}"
+        return f"{self.representation} {shape} {self.trained_by}"
+
     def describe(self) -> str:
         return (
             f"{self.representation:5} m <= {self.samples:<6} d <= {self.d:<5} k <= {self.width:<5}"

@@ -1,9 +1,11 @@
 """Where a sweep runs, and what its bits depend on there."""
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -112,10 +114,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def provenance() -> dict[str, Any]:
-    """What a row says of itself beside its numbers: environment, cores, and the code's commit."""
-    commit = _commit()
-    return {**environment(), "cores": cores(), **({"commit": commit} if commit else {})}
+def written_by() -> dict[str, Any]:
+    """What a row's bits do not depend on, and who reads it later wants to know."""
+    commit, date = _commit(), datetime.now(UTC).isoformat(timespec="seconds")
+    told = {"date": date, "host": socket.gethostname(), "cores": cores()}
+    return told | ({"commit": commit} if commit else {})
 
 
 @cache

@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,21 +17,27 @@ import xarray as xr
 
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
-from jaxkkt.engine.devices import alone, devices, environment, provenance
+from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
 from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.measuring import names_of
 from jaxkkt.engine.progress import Meter
-from jaxkkt.engine.store import Store
+from jaxkkt.engine.remeasuring import remeasured
+from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.run import Run, fields_of, unique
+from jaxkkt.store import Store
+from jaxkkt.store.lock import WHOLE
 from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")
 
 Keep = Literal["params"] | Collection[Run] | None
+
+# Which of how many equal shares of the runs, from 1 on.
+Shard = tuple[int, int]
 
 # A sweep gives up where so many runs have raised and none has come to its end.
 RAISED_AT_MOST = 3
@@ -110,15 +115,26 @@ def sweep(
     keep: Keep = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    shard: Shard | None = None,
+    mix: bool = False,
 ) -> xr.Dataset:
     """Trains and measures every run, and returns the rows over d, alpha, width, seed, ...
 
     Runs come from `grid`: what varies among them is a dimension, what they have in common a
-    coordinate of one value. With a `store` folder rows land there as runs end, the dataset is saved
-    as `results.nc`, and the same call again goes on where it was stopped, with the same bits;
-    ValueError if the folder holds a sweep with other settings, or if a run has no identity.
+    coordinate of one value. Where few of all combinations were run, as of random draws, the table
+    has one row a run, along `run`.
+
+    With a `store` folder rows land there as runs end, and the dataset is saved as `results.nc`, now
+    and then and at the end. The same call again goes on where it was stopped, with the same bits.
+    Other runs beside those that are there, and other measurements of these, extend it: what is
+    missing is computed. ValueError if the folder holds other runs alone, or rows computed with
+    other versions, devices or flags, unless they may `mix`: then the results say which is which.
     `keep="params"` keeps the trained network of every run in the store, and a list of runs those of
     these: `jk.load_network(store, run)` reads them back, the very numbers that were measured.
+    `shard=(3, 16)` takes the third of sixteen equal shares of the runs alone, and returns what it
+    has. Sixteen processes can so share a store; the call without `shard` then gives all. In a
+    program under `jax.distributed` each process takes its share by itself.
+
     A run whose data or measurements raise has the status RAISED and its traceback in `error`; the
     others go on, and the same call tries it again. Where three have raised and none has come to its
     end the first error is raised.
@@ -139,19 +155,15 @@ def sweep(
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
     kept = _kept(wanted, keep, store)
     planned = plan_sweep(wanted)
-    rows: dict[Run, Row] = {}
-    settings = _settings(planned, wanted, stored=store is not None)
-    saved = Store(store, settings) if store is not None else None
-    if saved is not None:
-        rows = _rows(saved, wanted)
-        rows = {run: row for run, row in rows.items() if "error" not in row.values}
-        for run in kept & rows.keys():
-            if not saved.has_network(run.name):
-                del rows[run]
-        if len(rows) < len(wanted):
-            saved.prepare()
+    settings = _settings(planned, wanted)
+    buckets, wanted, part = _share(planned.buckets, wanted, shard)
+    stored = Stored(store, wanted, settings, mix) if store is not None else None
+    rows: dict[Run, Row] = {} if stored is None else stored.rows
+    for run, row in list(rows.items()):
+        if "error" in row.values or (stored and run in kept and stored.network(run) is None):
+            del rows[run]
 
-    weights = {run: b.padded_work / len(b.runs) for b in planned.buckets for run in b.runs}
+    weights = {run: b.padded_work / len(b.runs) for b in buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def done() -> float:
@@ -162,21 +174,30 @@ def sweep(
 
     def train(stop: Request) -> Generator[Row, None, None]:
         if executor is None:
-            return run_streams(planned.buckets, rows.keys(), tallies, devices(), show, kept, stop)
-        return run_tasks(executor, planned.buckets, rows.keys(), tallies, show, kept, stop)
+            return run_streams(buckets, rows.keys(), tallies, devices(), show, kept, stop)
+        return run_tasks(executor, buckets, rows.keys(), tallies, show, kept, stop)
 
     started, before = perf_counter(), len(rows)
     meter = Meter(len(wanted), sum(weights.values()), done(), progress)
-    about = provenance()
-    with closing(meter), listening() as stop, alone(), closing(train(stop)) as found:
+    with ExitStack() as stack:
+        stack.enter_context(closing(meter))
+        stop = stack.enter_context(listening())
+        stack.enter_context(alone())
+        if stored is not None and len(rows) < len(wanted):
+            shapes = {run: b.computed_as for b in buckets for run in b.runs}
+            stack.enter_context(stored.writing(part, shapes))
+            networks = {run: one for run in stored.lacking if (one := stored.network(run))}
+            with closing(remeasured(stored.lacking, networks, buckets, stop)) as found:
+                for row in found:
+                    stored.add(row)
         show()
-        for row in found:
-            rows[row.run] = row
-            if saved is not None:
-                _save(saved, row, about)
+        for row in stack.enter_context(closing(train(stop))):
+            if stored is not None:
+                stored.add(row)
+            rows[row.run] = row._replace(kept=None)
             _give_up(rows.values(), RAISED_AT_MOST)
     if stop.is_set() and len(rows) < len(wanted):
-        where = "nothing is kept" if saved is None else f"the same call goes on from {store}"
+        where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
         raise Stopped(f"stopped after {len(rows)} of {len(wanted)} runs; {where}", stop.number)
     if len(rows) > before and progress is not False:
         total, seconds = together(tallies), perf_counter() - started
@@ -187,32 +208,27 @@ def sweep(
         meter.say(
             f"{len(rows) - before} runs in {seconds:.1f} s ({spent}); "
             f"{total.useful_share():.1%} of lane-steps useful, "
-            f"{padding_share(planned.buckets):.1%} of the work padding"
+            f"{padding_share(buckets):.1%} of the work padding"
         )
     _give_up(rows.values(), 1)
-    failures = failed([rows[run] for run in wanted])
+    failures = failed([rows[run] for run in wanted if run in rows])
     if failures:
         log.warning(failures)
-    dataset = results.to_dataset([rows[run] for run in wanted], settings)
-    if saved is not None and not (len(rows) == before and (saved.folder / "results.nc").exists()):
-        results.save(dataset, saved.folder / "results.nc")
-    return dataset
+    if stored is None:
+        return results.to_dataset([rows[run] for run in wanted], settings)
+    if len(rows) == before and part == WHOLE:
+        stored.refresh_results()
+    return stored.table()
 
 
-def landed(runs: Sequence[Run], *, store: str | Path) -> xr.Dataset:
+def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.Dataset:
     """The rows that a sweep of these runs has in `store` so far; trains nothing.
 
-    The sweep may be running meanwhile.
-
-    Raises ValueError where the folder holds a sweep with other settings, or no row.
+    The sweep may be running meanwhile. Raises ValueError where the folder holds none of them, or
+    some with other settings that may not `mix`. `read_store` reads whatever is there.
     """
     wanted = unique(list(runs))
-    settings = _settings(plan_sweep(wanted), wanted, stored=True)
-    begun = (Path(store) / "settings.json").is_file()
-    rows = _rows(Store(store, settings), wanted) if begun else {}
-    if not rows:
-        raise ValueError(f"no row has landed in {store}: start the sweep with that folder first")
-    return results.to_dataset([rows[run] for run in wanted if run in rows], settings)
+    return Stored(store, wanted, _settings(plan_sweep(wanted), wanted), mix).table()
 
 
 def load_network(store: str | Path, run: Run) -> Params:
@@ -220,7 +236,7 @@ def load_network(store: str | Path, run: Run) -> Params:
 
     Raises ValueError where the store has none of this run.
     """
-    return Store.of(store).load_network(run.name)
+    return Store.existing(store).load_network(run.name)
 
 
 def failed(rows: Sequence[Row]) -> str:
@@ -270,30 +286,38 @@ def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
     return set(keep)
 
 
-def _save(store: Store, row: Row, about: Mapping[str, Any]) -> None:
-    if row.kept is not None:
-        store.save_network(row.run.name, row.kept)
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    told = {**about, "date": date, "seconds": round(row.seconds, 3)}
-    store.save(row.run.name, {"values": row.values, "run": row.run.to_json(), "provenance": told})
+def _share(
+    buckets: Sequence[Bucket], runs: Sequence[Run], shard: Shard | None
+) -> tuple[tuple[Bucket, ...], list[Run], str]:
+    """The buckets and runs of a shard, and what it is called in the store.
+
+    The shape of a bucket is that of all its runs: shares have the bits of the whole.
+    """
+    if shard is None and jax.process_count() > 1:
+        shard = jax.process_index() + 1, jax.process_count()
+    if shard is None:
+        return tuple(buckets), list(runs), WHOLE
+    which, count = shard
+    if not 1 <= which <= count:
+        raise ValueError(f"a shard is one of (1, n) to (n, n), got {shard}")
+    mine = set([run for bucket in buckets for run in bucket.runs][which - 1 :: count])
+    if not mine:
+        raise ValueError(f"there are {len(runs)} runs: not enough for {count} shards")
+    parts = [replace(b, runs=tuple(run for run in b.runs if run in mine)) for b in buckets]
+    return (
+        tuple(part for part in parts if part.runs),
+        [run for run in runs if run in mine],
+        f"{which}-of-{count}",
+    )
 
 
-def _rows(store: Store, runs: Sequence[Run]) -> dict[Run, Row]:
-    found = store.load(run.name for run in runs)
-    return {run: Row(run, found[run.name]["values"]) for run in runs if run.name in found}
-
-
-def _settings(planned: Plan, runs: Sequence[Run], stored: bool) -> Mapping[str, Any]:
-    """Everything that a row's bits depend on; for a store the runs' identities, too."""
-    lanes = {
-        f"{b.representation} m{b.samples} d{b.d} k{b.width} {b.trained_by}": b.lanes
-        for b in planned.buckets
-    }
+def _settings(planned: Plan, runs: Sequence[Run]) -> Mapping[str, Any]:
+    """What a table says of how its rows were computed."""
+    lanes = {b.computed_as: b.lanes for b in planned.buckets}
     columns = fields_of(list(runs))[0]
-    values: dict[str, list[Any]] = {}
+    values: dict[str, dict[Any, None]] = {}
     for row in columns:
         for name, value in row.items():
-            values.setdefault(name, []).append(value)
-    fields = {name: list(dict.fromkeys(some)) for name, some in values.items()}
-    names = {"runs": [run.name for run in runs]} if stored else {}
-    return {**environment(), "fields": fields, "lanes": lanes, **names}
+            values.setdefault(name, {})[value] = None
+    fields = {name: list(some) for name, some in values.items()}
+    return {**environment(), "fields": fields, "lanes": lanes}

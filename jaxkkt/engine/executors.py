@@ -17,10 +17,10 @@ import cloudpickle
 from jaxkkt.engine.buckets import Bucket, streams
 from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
 from jaxkkt.engine.lanes import Row, Tally, together
-from jaxkkt.engine.store import differences
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable
+from jaxkkt.store import differences
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
 # of all.

@@ -2,7 +2,7 @@
 
 import traceback
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter
@@ -28,6 +28,7 @@ FIRST_CHUNK = 20
 class Row(NamedTuple):
     """A finished run: what was measured and how it ended, as Python numbers and lists of them.
 
+    `owners` says which of the run's measurements returned a value, by its place among them.
     `seconds` went by from its first step to its last measurement, in a lane beside others.
     `kept` is the trained network, at the run's own size, where it was asked for. Of a run that
     `raised` the values are its status and the traceback.
@@ -35,9 +36,26 @@ class Row(NamedTuple):
 
     run: Run
     values: dict[str, Any]
+    owners: Mapping[str, int] = {}
     seconds: float = 0.0
     kept: Params | None = None
     raised: Exception | None = None
+
+    def with_values(self, measured: Sequence[Mapping[str, Any]]) -> "Row":
+        """With what each of the run's measurements returned.
+
+        Raises ValueError where two return the same name.
+        """
+        values, owners = dict(self.values), dict(self.owners)
+        for i, some in enumerate(measured):
+            for name in some.keys() & values.keys():
+                raise ValueError(
+                    f"the measurement {self.run.measure[i].label!r} returns {name!r}, which is "
+                    "there already: call it something else"
+                )
+            values |= plain(some)
+            owners |= dict.fromkeys(some, i)
+        return self._replace(values=values, owners=owners)
 
 
 @dataclass
@@ -192,7 +210,8 @@ def _note(one: _Occupant, params: Params, ending: dict[str, Any]) -> None:
         "min_margin": margins.min(),
         "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
     }
-    found |= measure(run, run.curve.measure, params, one.start, one.data, one.measured_at)
+    for values in measure(run, run.curve.measure, params, one.start, one.data, one.measured_at):
+        found |= values
     one.moments.append(found)
     one.networks.append(params)
 
@@ -213,10 +232,15 @@ def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> 
             reached = [np.asarray(found[name], float) for found in one.moments]
             nothing = [np.full(reached[0].shape, np.nan)] * missing
             values[CURVE + name] = np.stack(reached + nothing)
-    values |= measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
     values |= ending
-    plain = {name: np.asarray(value).tolist() for name, value in values.items()}
-    return Row(run, plain, perf_counter() - one.began, params if keep else None)
+    measured = measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
+    seconds = perf_counter() - one.began
+    return Row(run, plain(values), {}, seconds, params if keep else None).with_values(measured)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and lists of them."""
+    return {name: np.asarray(value).tolist() for name, value in values.items()}
 
 
 def _raised(run: Run, error: Exception) -> Row:

@@ -1,6 +1,6 @@
 """Measuring a trained network: each measurement at the run's own size, or at a padded one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,8 +29,8 @@ def measure(
     data: Dataset,
     padded_to: tuple[int, int, int],
     curve: Params | None = None,
-) -> Values:
-    """What the measurements return for a network, by name, as NumPy arrays.
+) -> list[Values]:
+    """What each of the measurements returns for a network, by name, as NumPy arrays.
 
     `params`, `start` and `data` are at the run's own size. Those that are `padded` share a program
     at a size that holds it, (samples, d, width); every other has one of its own at the run's size.
@@ -38,22 +38,25 @@ def measure(
     everything = seen(run, params, start, data, measurements)
     if everything.protocol is not None:
         everything = everything._replace(protocol=jax.tree.map(_array, everything.protocol))
-    found: Values = {}
-    together = tuple(one for one in measurements if one.padded)
+    found: dict[int, Values] = {}
+    together = {i: one for i, one in enumerate(measurements) if one.padded}
     if together:
         tests = 0 if everything.test is None else everything.test.y.size
-        numbers, padded = jax.tree.map(_array, together), everything.padded(*padded_to, tests)
-        found |= _compiled(together_structure(together), _shapes(padded))(numbers, padded)
-    for one in measurements:
+        some = tuple(together.values())
+        numbers, padded = jax.tree.map(_array, some), everything.padded(*padded_to, tests)
+        values = _compiled(together_structure(some), _shapes(padded))(numbers, padded)
+        found.update(zip(together, values, strict=True))
+    for i, one in enumerate(measurements):
         if one.padded:
             continue
         if one.on_host:
             asked = {**everything._asdict(), "curve": curve}
-            found |= measured(one, *(asked[name] for name in one.needs()))
+            found[i] = measured(one, *(asked[name] for name in one.needs()))
         else:
             numbers = jax.tree.map(_array, (one,))
-            found |= _compiled(together_structure((one,)), _shapes(everything))(numbers, everything)
-    return jax.device_get(found)
+            program = _compiled(together_structure((one,)), _shapes(everything))
+            (found[i],) = program(numbers, everything)
+    return jax.device_get([found[i] for i in range(len(measurements))])
 
 
 def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -172,7 +175,7 @@ def _example(run: Run, one: Measurement) -> list[Any]:
     return [asked[name] for name in one.needs()]
 
 
-def _compiled(structure: Any, shapes: Seen) -> Callable[..., Mapping[str, Any]]:
+def _compiled(structure: Any, shapes: Seen) -> Callable[..., Sequence[Values]]:
     leaves, tree = jax.tree.flatten(shapes)
     return _program(structure, tree, tuple((a.shape, str(a.dtype)) for a in leaves), device())
 
@@ -187,13 +190,12 @@ def forget() -> None:
 @once
 def _program(
     structure: Any, tree: Any, leaves: tuple[Any, ...], _: jax.Device
-) -> Callable[..., Mapping[str, Any]]:
-    def compute(measurements: tuple[Measurement, ...], everything: Seen) -> Values:
-        found: Values = {}
-        for one in measurements:
-            asked = (getattr(everything, name) for name in one.needs())
-            found |= measured(one, *asked)
-        return found
+) -> Callable[..., Sequence[Values]]:
+    def compute(measurements: tuple[Measurement, ...], everything: Seen) -> list[Values]:
+        return [
+            measured(one, *(getattr(everything, name) for name in one.needs()))
+            for one in measurements
+        ]
 
     kinds, dtypes = structure
     numbers = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct((), d) for d in dtypes])

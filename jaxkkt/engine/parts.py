@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from jaxkkt.engine.devices import cores, device, environment, settings, using
-from jaxkkt.engine.store import Store
+from jaxkkt.store import Store
 
 
 def compute_parts(
@@ -27,21 +28,24 @@ def compute_parts(
     land first. A part may depend on its task's name, on `configuration` and on versions and device:
     ValueError where the folder holds parts of others.
     """
-    saved = Store(store, {**configuration, **environment()})
-    found = saved.load(tasks)
+    saved, about = Store(store), {**configuration, **environment()}
+    there = saved.landed(tasks, about)
+    found = {name: records[-1].value for name, records in there.items()}
     missing = [name for name in tasks if name not in found]
-    if missing:
-        saved.prepare()
     mode, place = settings(), device()
 
     def compute(name: str) -> None:
         with using(mode, place):
             part = tasks[name]().to_dict()
-        saved.save(name, part)
+        writer.add(name, part)
         found[name] = part
 
-    bar = tqdm(total=len(tasks), initial=len(found), disable=not progress, unit="part")
-    with bar, ThreadPoolExecutor(workers or cores()) as pool:
+    with ExitStack() as stack:
+        if missing:
+            writer = stack.enter_context(saved.writing(about))
+        progress_bar = tqdm(total=len(tasks), initial=len(found), disable=not progress, unit="part")
+        bar = stack.enter_context(progress_bar)
+        pool = stack.enter_context(ThreadPoolExecutor(workers or cores()))
         try:
             for future in as_completed([pool.submit(compute, name) for name in missing]):
                 future.result()

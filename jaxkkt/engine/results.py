@@ -1,7 +1,9 @@
 """Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
 
+import json
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +14,20 @@ from xarray.backends import H5NetCDFStore
 
 from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.measuring import CURVE
+from jaxkkt.engine.records import Entry, entries_of
 from jaxkkt.files import write_whole
-from jaxkkt.measurements import Measurement
-from jaxkkt.runs.run import KINDS, fields_of
+from jaxkkt.runs.run import KINDS
 from jaxkkt.training import SUCCEEDED, Status
 
 NOT_RUN = -1
+# A table of all combinations of what varies may have so large a share that was not run.
+MOST_NOT_RUN = 0.9
 
-_TRAINING_ATTRIBUTES = {
+_ENGINE_ATTRIBUTES = {
+    "environment": {
+        "long_name": "which of the attribute `environments` the row was computed in",
+        "units": "1",
+    },
     "error": {"long_name": "traceback of what a run raised, empty for the others"},
     "log_loss": {
         "long_name": "natural logarithm of the loss summed over the samples, at the end",
@@ -38,16 +46,25 @@ _FIRST = ("d", "alpha", "samples", "width", "seed")
 
 
 def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
+    """`dataset` of a sweep's rows, with its settings as attributes."""
+    return dataset(entries_of(rows), settings)
+
+
+def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset:
     """One variable a measurement, over d, alpha (or samples), width, seed and what else varies.
 
     What all runs have in common is a coordinate of one value: nothing that a run is made of is
-    left out. Combinations that were not run are NaN with status -1. Where a field belongs to some
-    of the runs alone, the others have NaN, or "-", on its axis.
+    left out. Combinations that were not run are NaN with status -1; where they would be more than
+    `MOST_NOT_RUN` of all, as of random draws, the one dimension is `run`. Where a field belongs to
+    some of the runs alone, the others have NaN, or "-", on its axis.
     """
-    columns, about = fields_of([row.run for row in rows])
+    entries, environments = _environments(entries)
+    columns = [entry.columns for entry in entries]
+    about = {name: some for entry in entries for name, some in entry.columns_about.items()}
     names = dict.fromkeys(name for row in columns for name in row)
     counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
     values = {name: _filled([row.get(name) for row in columns]) for name in names}
+    samples = values["samples"]
     if counted == "alpha":
         del values["samples"]
     else:
@@ -59,36 +76,46 @@ def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
     follows = _followers(values, more)
     dims += [name for name in more if name not in follows]
     axes = {name: sorted({_key(v): v for v in values[name]}.values(), key=_key) for name in dims}
-    places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
-    where = [tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(rows))]
-    shape = tuple(map(len, axes.values()))
-    described: dict[str, Mapping[str, str]] = dict(_TRAINING_ATTRIBUTES)
+    coords: dict[str, Any]
+    if prod(map(len, axes.values())) * (1 - MOST_NOT_RUN) > len(entries):
+        dims = ["run"]
+        where: list[tuple[int, ...]] = [(i,) for i in range(len(entries))]
+        coords = {
+            name: ("run", some) if varies[name] else ((), some[0]) for name, some in values.items()
+        }
+    else:
+        places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
+        where = [
+            tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(entries))
+        ]
+        coords = {name: (name, some) for name, some in axes.items()}
+        for name, some in values.items():
+            if name in follows:
+                kind = follows[name]
+                at = {_key(k): v for k, v in zip(values[kind], some, strict=True)}
+                coords[name] = (kind, [at[_key(k)] for k in axes[kind]])
+            elif name not in axes:
+                coords[name] = ((), some[0])
+    shape = (len(entries),) if dims == ["run"] else tuple(map(len, axes.values()))
+    coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
+    described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
     own: dict[str, Mapping[str, Sequence[Any]]] = {}
-    for one in {m for row in rows for m in _measured(row)}:
-        described.update(one.attributes())
-        own.update(one.axes())
-    data = _variables(rows, where, shape, dims, own)
+    for entry in entries:
+        described.update(entry.variables)
+        own.update(entry.axes)
+    moments = _moments(entries)
+    data = _variables(entries, where, shape, dims, own, next(iter(moments), None))
     for name, (over, array, _) in data.items():
         data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
-    coords: dict[str, Any] = {
-        name: (name, some, about.get(name, {})) for name, some in axes.items()
-    }
-    for name, some in values.items():
-        if name in follows:
-            kind = follows[name]
-            at = {_key(k): v for k, v in zip(values[kind], some, strict=True)}
-            coords[name] = (kind, [at[_key(k)] for k in axes[kind]], about.get(name, {}))
-        elif name not in axes:
-            coords[name] = ((), some[0], about.get(name, {}))
-    attrs = {name: str(value) for name, value in settings.items() if name != "runs"}
+    attrs = {name: str(value) for name, value in settings.items()} | environments
     along = {name: list(some) for axes_of in own.values() for name, some in axes_of.items()}
-    dataset = xr.Dataset(data, coords | _moments(rows) | along, attrs)
+    made = xr.Dataset(data, coords | moments | along, attrs)
     if counted == "alpha":
-        samples = np.zeros(shape, np.int64)
-        for place, row in zip(where, rows, strict=True):
-            samples[place] = row.run.samples
-        dataset["samples"] = (dims, samples, about.get("samples", {}))
-    return dataset
+        counts = np.zeros(shape, np.int64)
+        for place, count in zip(where, samples, strict=True):
+            counts[place] = count
+        made["samples"] = (dims, counts, about.get("samples", {}))
+    return made
 
 
 def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[str, str]:
@@ -111,34 +138,31 @@ def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[
 
 
 def _variables(
-    rows: Sequence[Row],
+    entries: Sequence[Entry],
     where: list[tuple[int, ...]],
     shape: tuple[int, ...],
     dims: list[str],
     axes: Mapping[str, Mapping[str, Sequence[Any]]],
+    along_curve: str | None,
 ) -> dict[str, Any]:
     """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more.
 
     Those are called what `axes` calls them, or after the variable.
     """
     found: dict[str, Any] = {}
-    for name in sorted({name for row in rows for name in row.values}):
-        if name == "status":
-            statuses = np.full(shape, NOT_RUN, np.int32)
-            for place, row in zip(where, rows, strict=True):
-                statuses[place] = row.values[name]
-            found[name] = (tuple(dims), statuses, {})
-            continue
-        if name == "error":
-            told = np.full(shape, "", object)
-            for place, row in zip(where, rows, strict=True):
-                told[place] = row.values.get(name, "")
-            found[name] = (tuple(dims), told, {})
+    placed = list(zip(where, (entry.values for entry in entries), strict=True))
+    for name in sorted({name for entry in entries for name in entry.values}):
+        if name in ("status", "error"):
+            whole: Any = (
+                np.full(shape, NOT_RUN, np.int32) if name == "status" else np.full(shape, "", "O")
+            )
+            for place, values in placed:
+                if name in values:
+                    whole[place] = values[name]
+            found[name] = (tuple(dims), whole, {})
             continue
         arrays = {
-            place: np.asarray(row.values[name], float)
-            for place, row in zip(where, rows, strict=True)
-            if name in row.values
+            place: np.asarray(values[name], float) for place, values in placed if name in values
         }
         rank = {array.ndim for array in arrays.values()}
         if len(rank) > 1:
@@ -146,33 +170,39 @@ def _variables(
                 f"{name} is a number for some runs and an array for others: it must be one for all"
             )
         own = tuple(max(a.shape[i] for a in arrays.values()) for i in range(rank.pop()))
-        whole: Any = np.full((*shape, *own), np.nan)
+        whole = np.full((*shape, *own), np.nan)
         for place, array in arrays.items():
             whole[(*place, *map(slice, array.shape))] = array
         named = axes.get(name.removeprefix(CURVE), {})
         more = tuple(named) or tuple(f"{name}_{i}" for i in range(len(own)))
-        curve = next((row.run.curve for row in rows if row.run.curve is not None), None)
-        if curve is not None and name.startswith(CURVE):
-            more = (curve.dimension, *(named or more[1:]))
+        if along_curve is not None and name.startswith(CURVE):
+            more = (along_curve, *(named or more[1:]))
         found[name] = ((*dims, *more), whole, {})
     return found
 
 
-def _measured(row: Row) -> tuple[Measurement, ...]:
-    return row.run.measure + (() if row.run.curve is None else row.run.curve.measure)
+def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:
+    """Where rows were computed in several environments: each with its own as a value, by its place
+    in the attribute that lists them."""
+    texts = {id(entry.settings): json.dumps(entry.settings, sort_keys=True) for entry in entries}
+    found = sorted(set(texts.values()))
+    if len(found) == 1:
+        return entries, {}
+    places = {key: found.index(text) for key, text in texts.items()}
+    told = [e._replace(values={**e.values, "environment": places[id(e.settings)]}) for e in entries]
+    return told, {"environments": json.dumps([json.loads(text) for text in found], indent=1)}
 
 
-def _moments(rows: Sequence[Row]) -> dict[str, Any]:
+def _moments(entries: Sequence[Entry]) -> dict[str, Any]:
     """The coordinate of the curves' moments."""
-    curves = {row.run.curve.moments: row.run.curve for row in rows if row.run.curve is not None}
+    curves = {entry.moments for entry in entries if entry.moments is not None}
     if not curves:
         return {}
     if len(curves) > 1:
         raise ValueError("the runs of a table must have the same curve: sweep them apart")
-    (curve,) = curves.values()
+    ((name, moments),) = curves
     about = {"level": "log loss at or below which the run was measured", "step": "steps"}
-    name = curve.dimension
-    return {name: (name, list(curve.moments), {"long_name": about[name], "units": "1"})}
+    return {name: (name, list(moments), {"long_name": about[name], "units": "1"})}
 
 
 def _filled(values: list[Any]) -> list[Any]:
@@ -195,7 +225,12 @@ def _key(value: Any) -> Any:
 
 
 def save(dataset: xr.Dataset, path: Path) -> None:
-    """Writes netCDF, whole or not at all.
+    """Writes netCDF, whole or not at all."""
+    write_whole(path, as_bytes(dataset))
+
+
+def as_bytes(dataset: xr.Dataset) -> bytes:
+    """A dataset as netCDF: the same numbers give the same bytes.
 
     Not by `to_netcdf`: where a Dask client is open that asks the cluster for a lock on the bytes,
     and never gets it.
@@ -203,7 +238,7 @@ def save(dataset: xr.Dataset, path: Path) -> None:
     content = BytesIO()
     with h5netcdf.File(content, "w") as file:
         dataset.dump_to_store(H5NetCDFStore(file))
-    write_whole(path, content.getvalue())
+    return content.getvalue()
 
 
 class Summary(NamedTuple):
@@ -223,6 +258,11 @@ def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
+    if over not in dataset.dims:
+        raise ValueError(
+            f"the table has no dimension {over!r}, but {', '.join(map(str, dataset.dims))}: "
+            "where runs are no grid, group them by a coordinate first (dataset.groupby)"
+        )
     # One function of arrays: xarray's own operations would join all coordinates at every step.
     mean, std, used, excluded = xr.apply_ufunc(
         _counted,

@@ -106,25 +106,36 @@ class Run(Spec):
         return {"samples": self.samples, "d": self.d, "width": self.width}
 
     @cached_property
+    def _computed(self) -> dict[str, Any]:
+        how = jax.tree.map(lambda leaf: type(leaf)(0), self.protocol)
+        asked = any("truth" in one.needs() for one in self.measure)
+        sizes = self.sizes | (_truth_sizes(self.data) if asked else {})
+        return self.to_json(digests=True, **sizes, protocol=how)
+
+    @cached_property
     def identity(self) -> str:
         """What is computed, as JSON: equal for two runs only where all their numbers are.
 
         Fields and values; of own functions what they compute. Raises ValueError where that cannot
         be told: such a run has no place in a store.
         """
-        how = jax.tree.map(lambda leaf: type(leaf)(0), self.protocol)
-        asked = any("truth" in one.needs() for one in self.measure)
-        sizes = self.sizes | (_truth_sizes(self.data) if asked else {})
-        found = self.to_json(digests=True, **sizes, protocol=how)
-        return json.dumps(found, sort_keys=True)
+        return json.dumps(self._computed, sort_keys=True)
 
     @cached_property
     def name(self) -> str:
-        """A readable name, unique by a hash of the identity; the row's file name."""
+        """A readable name of what is trained, unique by a hash: what is measured at the end is no
+        part of it. A store knows rows and networks by it."""
         alpha = self.fields().get("alpha")
         counted = "" if alpha is None else f"-a{alpha:g}"
-        digest = sha256(self.identity.encode()).hexdigest()[:20]
-        return f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{digest}"
+        trained = {key: value for key, value in self._computed.items() if key != "measure"}
+        return (
+            f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hash_of(trained)[:20]}"
+        )
+
+    @cached_property
+    def measured(self) -> tuple[str, ...]:
+        """Hashes of what its measurements compute: a store knows their values by them."""
+        return tuple(hash_of(one)[:20] for one in self._computed["measure"])
 
     def parts(self) -> Iterator[tuple[str, Spec]]:
         """The specs that it is made of, by the names that a grid knows them by."""
@@ -241,6 +252,11 @@ def _shown(value: Any) -> Any:
 def measurements(values: Any) -> tuple[Measurement, ...]:
     """Measurements, from one or several of what `measurement` takes."""
     return tuple(measurement(value) for value in listed(values))
+
+
+def hash_of(value: Any) -> str:
+    """Of what JSON can hold."""
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def listed(values: Any) -> tuple[Any, ...]:

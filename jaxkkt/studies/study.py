@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
-from jaxkkt.engine.devices import provenance
+from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.results import save
 from jaxkkt.files import write_whole
 from jaxkkt.runs.run import unique
@@ -163,8 +162,8 @@ class Study:
         return Report(part, results, claims, "\n\n".join(shown) + "\n", files, raised)
 
     def _provenance(self, options: Options) -> Mapping[str, Any]:
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        return {"study": self.name, "options": asdict(options), "date": date, **provenance()}
+        told = {"study": self.name, "options": asdict(options)}
+        return {**told, **environment(), **written_by()}
 
 
 def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:

@@ -1,0 +1,57 @@
+"""Measurements that a sweep is extended by, of networks that were kept: nothing is trained."""
+
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event
+
+from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.devices import cores, device, settings, using
+from jaxkkt.engine.draws import draw
+from jaxkkt.engine.lanes import Row, plain
+from jaxkkt.engine.measuring import measure
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run
+
+
+def remeasured(
+    lacking: Mapping[Run, tuple[Row, Sequence[int]]],
+    networks: Mapping[Run, Params],
+    buckets: Sequence[Bucket],
+    stop: Event,
+) -> Generator[Row, None, None]:
+    """The rows of kept networks with the measurements that they lack, by place, as they are made.
+
+    The same numbers as if the run had been trained again, but for those that ask for the networks
+    on its way, which are not kept: such a run is left out.
+    """
+    mode, place = settings(), device()
+
+    def complete(run: Run, shape: tuple[int, int, int]) -> Row | None:
+        if stop.is_set():
+            return None
+        row, places = lacking[run]
+        missing = [run.measure[i] for i in places]
+        with using(mode, place):
+            start, data = draw(run)
+            found = measure(run, missing, networks[run], start, data, shape)
+        values, owners = dict(row.values), dict(row.owners)
+        for i, some in zip(places, found, strict=True):
+            values |= plain(some)
+            owners |= dict.fromkeys(some, i)
+        return row._replace(values=values, owners=owners)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        tasks = [
+            pool.submit(complete, run, bucket.measured_at)
+            for bucket in buckets
+            for run in bucket.runs
+            if run in networks and not _asks_for_curve(run, lacking[run][1])
+        ]
+        for task in as_completed(tasks):
+            row = task.result()
+            if row is not None:
+                yield row
+
+
+def _asks_for_curve(run: Run, places: Sequence[int]) -> bool:
+    return any("curve" in run.measure[i].needs() for i in places)

@@ -1,0 +1,184 @@
+"""What a sweep has in its store: the rows that are there, those that land, the results file."""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import xarray as xr
+
+from jaxkkt.engine import results
+from jaxkkt.engine.devices import environment, written_by
+from jaxkkt.engine.lanes import Row
+from jaxkkt.engine.records import entries_in, entries_of, record_of, row_of
+from jaxkkt.files import write_whole
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run, fields_of
+from jaxkkt.store import Store, differences
+from jaxkkt.store.lock import WHOLE, only_writer
+from jaxkkt.store.store import plain
+
+log = logging.getLogger("jaxkkt")
+
+RESULTS = "results.nc"
+# The results file is written again as rows land: first after so long, and then so seldom that it
+# takes no more than this share of the time.
+SECONDS_BETWEEN_RESULTS = 30.0
+SHARE_FOR_RESULTS = 0.02
+
+
+class Stored:
+    """The rows of `runs` in a folder, and where those that are missing land.
+
+    Raises ValueError where the folder holds rows of other runs alone, or some of these with other
+    settings that may not `mix`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        runs: Sequence[Run],
+        settings: Mapping[str, Any],
+        mix: bool = False,
+    ) -> None:
+        self._store, self._runs, self._told = Store(folder), runs, settings
+        self.rows: dict[Run, Row] = {}
+        # Those that ended, but lack measurements, and the places of these.
+        self.lacking: dict[Run, tuple[Row, tuple[int, ...]]] = {}
+        # What the others were computed with.
+        self._settings: dict[Run, Mapping[str, Any]] = {}
+        self._here = plain(environment())
+        found = self._store.landed({run.name for run in runs}, self._here, mix)
+        if not found:
+            self._refuse_strangers()
+        for run in runs:
+            records = found.get(run.name, [])
+            row, missing = row_of(run, records)
+            if row is None:
+                continue
+            computed_with = records[-1].segment.about["settings"]
+            if not missing:
+                self.rows[run] = row
+                self._settings[run] = computed_with
+            elif computed_with == self._here:
+                self.lacking[run] = row, missing
+
+    @contextmanager
+    def writing(self, part: str, buckets: Mapping[Run, str]) -> Iterator[None]:
+        """For `add`; `buckets` says of each run how it is computed. The results file is written at
+        the end, too, unless this process has but a part of the runs.
+
+        Raises OSError before any work is done where the folder cannot be written, or another
+        process writes there.
+        """
+        self._buckets, self._next = buckets, inf
+        with self._store.writing(self._here, part, written_by=written_by()) as self._writer:
+            if part != WHOLE:
+                yield
+                return
+            self._plan_results(0)
+            try:
+                yield
+            except BaseException:
+                with suppress(Exception):  # what raised first is to be told
+                    self._save_results()
+                raise
+            self._save_results()
+
+    def add(self, row: Row) -> None:
+        """A row lands, its network before it."""
+        if row.kept is not None:
+            self._store.save_network(row.run.name, row.kept)
+        value, definitions = record_of(row, self._buckets[row.run])
+        self._writer.add(row.run.name, value, definitions)
+        self.rows[row.run] = row._replace(kept=None)
+        self._settings.pop(row.run, None)
+        if monotonic() > self._next:
+            self._save_results()
+
+    def network(self, run: Run) -> Params | None:
+        """The trained network, where it was kept."""
+        return self._store.load_network(run.name) if self._store.has_network(run.name) else None
+
+    def table(self) -> xr.Dataset:
+        """What has landed, in the order of the runs; ValueError where nothing has."""
+        rows = [self.rows[run] for run in self._runs if run in self.rows]
+        if not rows:
+            raise ValueError(
+                f"no row of these runs has landed in {self._store.folder}: sweep them there first"
+            )
+        entries = [
+            entry._replace(settings=self._settings.get(row.run, self._here))
+            for entry, row in zip(entries_of(rows), rows, strict=True)
+        ]
+        return results.dataset(entries, self._told)
+
+    def refresh_results(self) -> None:
+        """Writes the results file of a store that had all rows, where it has another one.
+
+        One that cannot be written is left as it is, with a warning.
+        """
+        path = self._store.folder / RESULTS
+        content = results.as_bytes(self.table())
+        if path.exists() and path.read_bytes() == content:
+            return
+        try:
+            with only_writer(self._store.folder):
+                write_whole(path, content)
+        except OSError as error:
+            log.warning("%s is not of these runs, and stays so: %s", path, error)
+
+    def _save_results(self) -> None:
+        if self.rows:
+            began = monotonic()
+            write_whole(self._store.folder / RESULTS, results.as_bytes(self.table()))
+            self._plan_results(monotonic() - began)
+
+    def _plan_results(self, seconds: float) -> None:
+        """When to write them again, where that takes so long."""
+        self._next = monotonic() + max(SECONDS_BETWEEN_RESULTS, seconds / SHARE_FOR_RESULTS)
+
+    def _refuse_strangers(self) -> None:
+        records = self._store.records()
+        if not records:
+            return
+        known = {
+            value["spec"]: record.segment.definitions[value["spec"]]["columns"]
+            for record in records
+            if isinstance(value := record.value, dict)
+            and value.get("spec") in record.segment.definitions
+        }
+        there = _by_column([known[spec] for spec in sorted(known)])
+        there["seed"] = sorted({r.value["seed"] for r in records if r.value.get("spec") in known})
+        now = _by_column(fields_of(self._runs)[0])
+        differing = differences(there, {name: some for name, some in now.items() if name in there})
+        raise ValueError(
+            f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "
+            "A sweep can be extended there, by all it has and more; give another one another "
+            "folder. What differs:\n  " + "\n  ".join(differing)
+        )
+
+
+def read_store(folder: str | Path) -> xr.Dataset:
+    """All rows of a store as one table, whatever versions, devices and machines wrote them.
+
+    Needs neither the runs nor the code that they were made of, and runs nothing of it. Where rows
+    were computed in several environments the variable `environment` says in which of those in the
+    attribute `environments`, as JSON. Raises ValueError where there is no row.
+    """
+    records = Store.existing(folder).records()
+    entries = entries_in(records)
+    if not entries:
+        raise ValueError(f"no row has landed in {folder}")
+    return results.dataset(entries, {})
+
+
+def _by_column(columns: Collection[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    values: dict[str, dict[Any, None]] = {}
+    for row in columns:
+        for name, value in row.items():
+            values.setdefault(name, {})[value] = None
+    return {name: list(some) for name, some in values.items()}

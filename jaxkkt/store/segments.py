@@ -1,0 +1,186 @@
+"""Segments: append-only files of checksummed lines, one for each process that writes.
+
+The first line says what wrote the segment, and is there twice. Each line after it is a row, by its
+name, or a definition that rows of this segment refer to. A line's checksum covers the first line's,
+so that a line counts in its own segment alone. A process never appends to another one's segment:
+what a killed one left, its last line perhaps cut short, stays as it is.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from jaxkkt.files import named, sync_folder
+
+FORMAT = 4
+SUFFIX = ".rows"
+# Lines reach the system at once, and the disk at least so often: a machine that loses its power
+# loses rows of so long, a killed process none.
+SECONDS_BETWEEN_SYNCS = 1.0
+
+
+class Segment(NamedTuple):
+    """What a segment holds. `damaged` are the numbers of lines that do not match their checksum;
+    of a last line that was `cut` short, as a killed process leaves it, there is nothing to say."""
+
+    path: Path
+    about: Mapping[str, Any]
+    definitions: Mapping[str, Any]
+    rows: list[tuple[str, Any]]
+    damaged: list[int]
+    cut: bool
+
+
+class Writer:
+    """Appends to a segment of its own, which is there, and on the disk, as soon as this is made.
+
+    Threads may share it. Raises OSError naming the file where it cannot be written, and writes
+    nothing more after that.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        date = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        self.path = folder / f"{date}-{uuid4().hex[:12]}{SUFFIX}"
+        self.rows = 0
+        self._lock, self._broken = Lock(), False
+        self._defined: set[str] = set()
+        with named(self.path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+            self._file = os.open(self.path, flags, 0o666)
+        header = json.dumps({"format": FORMAT, **about})
+        self._salt = _checksum("", header)
+        self._end, self._synced = 0, monotonic()
+        with self._lock:
+            self._append(2 * f"{self._salt} {header}\n")
+        self.sync()
+        with named(self.path):
+            sync_folder(folder)
+
+    def add(self, name: str, row: Any, definitions: Mapping[str, Any] | None = None) -> None:
+        """Appends a row of what JSON can hold, after the definitions that are new here."""
+        with self._lock:
+            new = {n: d for n, d in (definitions or {}).items() if n not in self._defined}
+            lines = [{"define": n, "as": d} for n, d in new.items()] + [{"row": name, "is": row}]
+            self._append("".join(_line(self._salt, json.dumps(line)) for line in lines))
+            self._defined.update(new)
+            self.rows += 1
+        if monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:
+            self.sync()
+
+    def sync(self) -> None:
+        """What was appended is on the disk when this returns."""
+        with self._lock, self._unbroken():
+            os.fsync(self._file)
+            if not os.fstat(self._file).st_nlink:
+                raise FileNotFoundError(None, "it was removed while rows were written to it")
+            self._synced = monotonic()
+
+    def close(self) -> None:
+        """Removes the segment if it has no row."""
+        try:
+            if self.rows and not self._broken:
+                self.sync()
+        finally:
+            os.close(self._file)
+            if not self.rows:
+                self.path.unlink(missing_ok=True)
+
+    def _append(self, text: str) -> None:
+        left = memoryview(text.encode())
+        with self._unbroken():
+            while left:
+                left = left[os.write(self._file, left) :]
+            self._end += len(text.encode())
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """After an error within nothing more is written; a line that was begun is taken back."""
+        if self._broken:
+            raise OSError(f"{self.path} could not be written before: nothing is added to it")
+        try:
+            with named(self.path):
+                yield
+        except BaseException:
+            self._broken = True
+            with suppress(OSError):
+                os.ftruncate(self._file, self._end)
+            raise
+
+
+def read(path: Path) -> Segment:
+    """What a segment holds, whoever wrote it.
+
+    Raises ValueError where it was written by a newer version, or its first lines are damaged: what
+    the others were made by is not known then.
+    """
+    *lines, rest = path.read_bytes().split(b"\n")
+    if len(lines) < 2 and all(_intact("", line) is None for line in lines):
+        return Segment(path, {}, {}, [], [], cut=True)  # its process was killed as it began
+    about, salt, first = _header(path, lines)
+    definitions: dict[str, Any] = {}
+    rows, damaged = [], [] if first else [1]
+    for number, line in enumerate(lines[2:], 3):
+        text = _intact(salt, line)
+        if text is None:
+            damaged.append(number)
+            continue
+        value = json.loads(text)
+        if "row" in value:
+            rows.append((value["row"], value["is"]))
+        else:
+            definitions[value["define"]] = value["as"]
+    if len(lines) > 1 and lines[0] != lines[1] and first:
+        damaged.insert(0, 2)
+    return Segment(path, about, definitions, rows, damaged, bool(rest) or len(lines) < 2)
+
+
+def intact_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a segment that match their checksums, the first one twice."""
+    *lines, _ = path.read_bytes().split(b"\n")
+    _, salt, first = _header(path, lines)
+    header = lines[0] if first else lines[1]
+    yield from (header, header)
+    yield from (line for line in lines[2:] if _intact(salt, line) is not None)
+
+
+def _header(path: Path, lines: list[bytes]) -> tuple[Mapping[str, Any], str, bool]:
+    """What the first lines say, the checksum of that, and whether it is the very first."""
+    for number, line in enumerate(lines[:2]):
+        text = _intact("", line)
+        if text is not None:
+            about = json.loads(text)
+            if about["format"] > FORMAT:
+                raise ValueError(
+                    f"{path} is of format {about['format']}, written by a newer jaxkkt; this one "
+                    f"reads up to {FORMAT}: update it"
+                )
+            return about, _checksum("", text), not number
+    raise ValueError(
+        f"{path} begins with neither of the two lines that say what wrote it: cut short, damaged, "
+        "or no segment of a store"
+    )
+
+
+def _line(salt: str, text: str) -> str:
+    return f"{_checksum(salt, text)} {text}\n"
+
+
+def _intact(salt: str, line: bytes) -> str | None:
+    """The text of a line that matches its checksum."""
+    try:
+        checksum, text = line.decode().split(" ", 1)
+    except ValueError:
+        return None
+    return text if checksum == _checksum(salt, text) else None
+
+
+def _checksum(salt: str, text: str) -> str:
+    return sha256(f"{salt}{text}".encode()).hexdigest()[:32]

@@ -1,0 +1,182 @@
+"""The folder where rows land: segments of rows, kept networks, checkpoints of long runs."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from warnings import warn
+
+from jaxkkt.files import named
+from jaxkkt.networks import Params
+from jaxkkt.store.arrays import read_arrays, write_arrays
+from jaxkkt.store.lock import WHOLE, only_writer
+from jaxkkt.store.segments import SUFFIX, Segment, Writer, read
+
+
+class Record(NamedTuple):
+    """A row as it landed: its name, what it says, and the segment that says what wrote it."""
+
+    name: str
+    value: Any
+    segment: Segment
+
+
+class Store:
+    """Rows by name, in `segments/` of a folder; networks in `networks/`.
+
+    Reading needs nothing but the folder. What a row's bits depend on beside its name are the
+    `settings` of its segment: other versions, devices or flags. All rows of all who ever wrote are
+    kept; which of them count is for `landed` to say.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._networks = self.folder / "networks"
+
+    @classmethod
+    def existing(cls, folder: str | Path) -> "Store":
+        """A store that is there already; ValueError where there is none."""
+        store = cls(folder)
+        if not (store.folder / "segments").is_dir():
+            store._refuse_old()
+            raise ValueError(f"{folder} is no store: it has no folder `segments`")
+        return store
+
+    def paths(self) -> list[Path]:
+        """The segments' files, those that were begun first first."""
+        return sorted((self.folder / "segments").glob(f"*{SUFFIX}"))
+
+    def segments(self) -> list[Segment]:
+        """All segments; a warning for each damaged line, whose row is as if it had not landed."""
+        found = []
+        for path in self.paths():
+            try:
+                segment = read(path)
+            except ValueError as error:
+                if "newer jaxkkt" in str(error):
+                    raise
+                warn(f"{error}. Its rows count as missing", stacklevel=3)
+                continue
+            if segment.damaged:
+                lines = ", ".join(map(str, segment.damaged[:5]))
+                warn(
+                    f"{path} is damaged in {len(segment.damaged)} lines ({lines}): their rows "
+                    f"count as missing. `jaxkkt store repair {self.folder}` takes them out",
+                    stacklevel=3,
+                )
+            found.append(segment)
+        return found
+
+    def records(self) -> list[Record]:
+        """All rows, in the order in which they landed."""
+        return [Record(name, value, s) for s in self.segments() for name, value in s.rows]
+
+    def landed(
+        self, names: Collection[str], settings: Mapping[str, Any], mix: bool = False
+    ) -> dict[str, list[Record]]:
+        """The rows of these names, each name's in the order in which they landed.
+
+        Raises ValueError naming what differs where one of them was computed with other settings,
+        unless they may `mix`: then such rows come before those of the same settings.
+        """
+        self._refuse_old()
+        wanted, same = set(names), plain(settings)
+        mine = [record for record in self.records() if record.name in wanted]
+        others = [record for record in mine if record.segment.about["settings"] != same]
+        if others and not mix:
+            differing = differences(others[0].segment.about["settings"], same)
+            raise ValueError(
+                f"{self.folder} holds {len({record.name for record in others})} of these rows, "
+                "computed with other settings. Give another folder, the same settings to go on "
+                "with them, or say that they may mix (mix=True, --mix). What differs:\n  "
+                + "\n  ".join(differing)
+            )
+        found: dict[str, list[Record]] = {}
+        for record in sorted(mine, key=lambda r: r.segment.about["settings"] == same):
+            found.setdefault(record.name, []).append(record)
+        return found
+
+    @contextmanager
+    def writing(
+        self, settings: Mapping[str, Any], part: str = WHOLE, **about: Any
+    ) -> Iterator[Writer]:
+        """A segment for new rows, of the whole store or of a part that this process alone writes.
+
+        Raises OSError, naming the file, where none can be written or another process writes here:
+        before any work is lost on rows.
+        """
+        self._refuse_old()
+        with named(self.folder):
+            (self.folder / "segments").mkdir(parents=True, exist_ok=True)
+        with only_writer(self.folder, part):
+            if part == WHOLE:
+                self._tidy()
+            writer = Writer(self.folder / "segments", {"settings": plain(settings), **about})
+            try:
+                yield writer
+            finally:
+                writer.close()
+
+    def save_network(self, name: str, params: Params) -> None:
+        with named(self._networks):
+            self._networks.mkdir(exist_ok=True)
+        write_arrays(self._network(name), name, params._asdict())
+
+    def has_network(self, name: str) -> bool:
+        return self._network(name).is_file()
+
+    def load_network(self, name: str) -> Params:
+        """The parameters that `save_network` wrote; ValueError where there are none."""
+        if not self.has_network(name):
+            kept = len(list(self._networks.glob("*.npz")))
+            raise ValueError(
+                f"{self.folder} keeps no network of this run, but {kept} of others: sweep it with "
+                "keep='params', or with the run among those to keep"
+            )
+        arrays: Any = read_arrays(self._network(name), name)
+        return Params(**{field: arrays[field] for field in Params._fields})
+
+    def _network(self, name: str) -> Path:
+        return self._networks / f"{name}.npz"
+
+    def _tidy(self) -> None:
+        """Removes this store's own files that were cut short."""
+        for leftover in [
+            *self._networks.glob("*.npz.part"),
+            *(self.folder / "checkpoints").glob("*.npz.part"),
+            *(self.folder / "locks").glob("*.json.part"),
+            self.folder / "results.nc.part",
+        ]:
+            leftover.unlink(missing_ok=True)
+
+    def _refuse_old(self) -> None:
+        if (self.folder / "settings.json").exists() and (self.folder / "rows").is_dir():
+            raise ValueError(
+                f"{self.folder} is a store of jaxkkt 0.7.0 or before, with a file for each row: "
+                "open it with that version, or give another folder"
+            )
+
+
+def plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value))
+
+
+def differences(
+    old: Any, new: Any, where: tuple[str, str] = ("in the folder", "now"), name: str = ""
+) -> list[str]:
+    """A line for each field, at any depth, that is not the same in `old` and `new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [d for k in keys for d in differences(old.get(k), new.get(k), where, f"{name}.{k}")]
+    if old == new:
+        return []
+    if isinstance(old, list) and isinstance(new, list):
+        gone = [v for v in old if v not in new]
+        come = [v for v in new if v not in old]
+        return [
+            f"{name[1:]}: {len(old)} {where[0]}, {len(new)} {where[1]}; "
+            f"only {where[0]}: {gone[:3]}, only {where[1]}: {come[:3]}"
+        ]
+    return [f"{name[1:]}: {old!r} {where[0]}, {new!r} {where[1]}"]

@@ -1,0 +1,230 @@
+"""Segments: what was written comes back, what was harmed does not, what cannot be written is told."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+
+from jaxkkt.store import Busy, Store, Writer, segments
+from jaxkkt.store.lock import only_writer
+from jaxkkt.store.segments import read
+
+SETTINGS = {"versions": {"jaxkkt": "1"}}
+
+
+def filled(folder, rows, settings=SETTINGS):
+    """The path of a segment with these rows."""
+    (folder / "segments").mkdir(exist_ok=True)
+    writer = Writer(folder / "segments", {"settings": settings})
+    for name, row in rows.items():
+        writer.add(name, row)
+    writer.close()
+    return writer.path
+
+
+def landed(folder, names="ab"):
+    return {n: r[-1].value for n, r in Store(folder).landed(names, SETTINGS).items()}
+
+
+def test_numbers_survive_exactly(tmp_path):
+    row = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3, "é\n": "\u2028"}
+    filled(tmp_path, {"a": row})
+    assert landed(tmp_path) == {"a": row}
+
+
+def test_rows_come_in_the_order_in_which_they_landed(tmp_path):
+    filled(tmp_path, {"a": 1, "b": 2})
+    with Store(tmp_path).writing(SETTINGS) as writer:
+        writer.add("a", 3)
+    records = Store(tmp_path).landed("ab", SETTINGS)
+    assert [r.value for r in records["a"]] == [1, 3]
+
+
+def test_definitions_are_written_once(tmp_path):
+    with Store(tmp_path).writing(SETTINGS) as writer:
+        for i in range(3):
+            writer.add(f"r{i}", {"like": "x"}, {"x": {"width": 10}})
+    (segment,) = Store(tmp_path).segments()
+    assert segment.definitions == {"x": {"width": 10}}
+    assert segment.path.read_text().count('"define"') == 1
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_every_flipped_bit_is_seen(tmp_path, at):
+    """Of the two first lines one is enough; of any other line no more than its row is lost."""
+    path = filled(tmp_path, {"a": {"size": 1.25}, "b": {"size": 2.5}})
+    lines = path.read_bytes().splitlines(keepends=True)
+    left = {2: "b", 3: "a"}.get(at, "ab")
+    for bit in range(0, 8 * (len(lines[at]) - 1), 1 if at > 1 else 61):
+        harmed = bytearray(lines[at])
+        harmed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(b"".join([*lines[:at], bytes(harmed), *lines[at + 1 :]]))
+        with pytest.warns(UserWarning, match=f"{path} is damaged in [12] lines"):
+            found = landed(tmp_path)
+        assert found == {name: {"size": {"a": 1.25, "b": 2.5}[name]} for name in left}
+
+
+def test_cut_short_anywhere_the_whole_lines_count(tmp_path):
+    path = filled(tmp_path, {"a": 1, "b": 2})
+    content = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    for length in [*range(0, len(content), 7), *ends]:
+        path.write_bytes(content[:length])
+        whole = sum(end <= length for end in ends)
+        assert list(landed(tmp_path)) == ["a", "b"][: max(0, whole - 2)]
+
+
+def test_a_segment_without_its_first_lines_is_named(tmp_path):
+    path = filled(tmp_path, {"a": 1, "b": 2})
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[2:]))
+    with pytest.warns(UserWarning, match="begins with neither of the two lines"):
+        assert landed(tmp_path) == {}
+
+
+def test_rows_that_changed_places_do_not_count(tmp_path):
+    """Neither under another name nor in a segment that something else wrote."""
+    one = filled(tmp_path, {"a": 1})
+    other = filled(tmp_path, {"b": 2}, {"versions": {"jaxkkt": "2"}})
+    lines = [path.read_bytes().splitlines(keepends=True) for path in (one, other)]
+    one.write_bytes(b"".join([*lines[0][:2], lines[1][2]]))
+    other.write_bytes(b"".join([*lines[1][:2], lines[0][2]]))
+    with pytest.warns(UserWarning, match="is damaged in 1 lines"):
+        assert landed(tmp_path) == {}
+    one.write_bytes(b"".join([*lines[0][:2], lines[0][2].replace(b'"a"', b'"b"')]))
+    other.unlink()
+    with pytest.warns(UserWarning, match="is damaged in 1 lines"):
+        assert landed(tmp_path) == {}
+
+
+def test_a_newer_format_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "FORMAT", 7)
+    path = filled(tmp_path, {"a": 1})
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"{path} is of format 7, written by a newer jaxkkt"):
+        landed(tmp_path)
+
+
+def test_a_store_of_before_is_told(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "settings.json").write_text("{}")
+    for use in (lambda s: s.landed("a", {}), lambda s: s.writing({}).__enter__()):
+        with pytest.raises(ValueError, match=r"is a store of jaxkkt 0.7.0 or before"):
+            use(Store(tmp_path))
+    with pytest.raises(ValueError, match=r"is a store of jaxkkt 0.7.0 or before"):
+        Store.existing(tmp_path)
+    with pytest.raises(ValueError, match="is no store"):
+        Store.existing(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("function", ["write", "fsync"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_what_cannot_be_written_is_named_and_not_there(tmp_path, monkeypatch, function, code):
+    (tmp_path / "segments").mkdir()
+    writer = Writer(tmp_path / "segments", {"settings": SETTINGS})
+    writer.add("a", 1)
+    write = os.write
+
+    def fails(file, *content):
+        if function == "write":
+            write(file, content[0][:9])
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, function, fails)
+    monkeypatch.setattr(segments, "SECONDS_BETWEEN_SYNCS", 0.0)
+    with pytest.raises(OSError, match=rf"cannot be written.*{writer.path.name}") as caught:
+        writer.add("b", 2)
+    assert caught.value.errno == code
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="could not be written before: nothing is added"):
+        writer.add("c", 3)
+    writer.close()
+    # What an error was told of may be there, whole, but nothing else.
+    assert landed(tmp_path, "abc") in ({"a": 1}, {"a": 1, "b": 2})
+    assert not read(writer.path).cut
+
+
+def test_rows_reach_the_system_at_once_and_the_disk_within_a_second(tmp_path, monkeypatch):
+    (tmp_path / "segments").mkdir()
+    writer = Writer(tmp_path / "segments", {"settings": SETTINGS})
+    synced, now = [], [0.0]
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(segments, "monotonic", lambda: now[0])
+    writer._synced = 0.0
+    for seconds in (0.5, 0.9, 1.1, 1.2, 2.2):
+        now[0] = seconds
+        writer.add("a", seconds)
+        assert landed(tmp_path) == {"a": seconds}
+    assert len(synced) == 2
+    writer.close()
+    assert len(synced) == 3
+
+
+def test_a_segment_that_was_removed_meanwhile_is_told(tmp_path):
+    (tmp_path / "segments").mkdir()
+    writer = Writer(tmp_path / "segments", {"settings": SETTINGS})
+    writer.add("a", 1)
+    writer.path.unlink()
+    with pytest.raises(OSError, match="it was removed while rows were written"):
+        writer.close()
+
+
+def test_a_segment_without_rows_does_not_stay(tmp_path):
+    with Store(tmp_path).writing(SETTINGS):
+        assert len(Store(tmp_path).paths()) == 1
+    assert not Store(tmp_path).paths()
+
+
+def test_other_settings_are_refused_unless_they_may_mix(tmp_path):
+    filled(tmp_path, {"a": 1})
+    other = {"versions": {"jaxkkt": "2"}}
+    assert Store(tmp_path).landed("b", other) == {}
+    with pytest.raises(ValueError, match=r"holds 1 of these rows.*\n.*jaxkkt: '1' in the folder"):
+        Store(tmp_path).landed("a", other)
+    filled(tmp_path, {"a": 2}, other)
+    for settings, last in ((SETTINGS, 1), (other, 2)):
+        found = Store(tmp_path).landed("a", settings, mix=True)
+        assert found["a"][-1].value == last
+        assert len(found["a"]) == 2
+
+
+class TestOneWriter:
+    def test_a_second_is_told_who_holds_it(self, tmp_path):
+        with Store(tmp_path).writing(SETTINGS):
+            told = rf"{tmp_path} is being written by process {os.getpid()} of .* since 20"
+            with pytest.raises(Busy, match=told), Store(tmp_path).writing(SETTINGS):
+                pass
+            assert landed(tmp_path) == {}  # whoever reads is not held up
+        with Store(tmp_path).writing(SETTINGS):
+            pass
+
+    def test_shards_write_side_by_side(self, tmp_path):
+        with only_writer(tmp_path, "1-of-2"), only_writer(tmp_path, "2-of-2"):
+            with pytest.raises(Busy, match="which has the shard 1-of-2"), only_writer(tmp_path):
+                pass
+            with pytest.raises(Busy), only_writer(tmp_path, "2-of-2"):
+                pass
+        with only_writer(tmp_path), pytest.raises(Busy), only_writer(tmp_path, "1-of-2"):
+            pass
+
+    def test_its_own_leftovers_alone_are_cleaned(self, tmp_path):
+        Store(tmp_path).writing(SETTINGS)
+        others = [tmp_path / "iso.part", tmp_path / "Downloads" / "iso.part"]
+        own = [tmp_path / "networks" / "a.npz.part", tmp_path / "results.nc.part"]
+        for path in others + own:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("half")
+        assert landed(tmp_path) == {}
+        assert all(path.exists() for path in own)  # of a sweep that may be running
+        with Store(tmp_path).writing(SETTINGS):
+            pass
+        assert sorted(tmp_path.rglob("*.part")) == sorted(others)
+
+
+def test_the_header_says_what_wrote_it(tmp_path):
+    path = filled(tmp_path, {"a": 1})
+    first, second = path.read_text().splitlines()[:2]
+    assert first == second
+    assert json.loads(first.split(" ", 1)[1]) == {"format": 4, "settings": SETTINGS}
