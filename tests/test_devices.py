@@ -18,9 +18,9 @@ from threadpoolctl import threadpool_info
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
 from jaxkkt.engine.devices import cores, devices, using
-from jaxkkt.store import Writer
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
+from jaxkkt.store import Writer
 
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
 

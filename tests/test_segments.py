@@ -1,4 +1,4 @@
-"""Segments: what was written comes back, what was harmed does not, what cannot be written is told."""
+"""Segments: what was written comes back, what was harmed or cannot be written is told."""
 
 import errno
 import json

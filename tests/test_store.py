@@ -1,67 +1,142 @@
-"""A sweep's folder: killed, resumed, refused, damaged."""
+"""A sweep's store: killed, resumed, extended, shared, refused, harmed."""
 
 import errno
 import os
-import signal
+import random
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import rows_in, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import lanes, streams
-from jaxkkt.engine import results as results_module
-from jaxkkt.engine import store as store_module
-from jaxkkt.engine.store import Store
+from jaxkkt.engine import lanes, remeasuring, stored, streams
+from jaxkkt.store import Store, Writer
 
-CRASH = """
-import os, signal, sys
+SIZES = {"d": 8, "samples": 6, "width": 20}
+RUNS = jk.grid(**SIZES, seed=range(3))
+
+SWEEP = """
+import sys
 import jaxkkt as jk
-from jaxkkt.engine.store import Store
-
-save, landed = Store.save, []
-def crash(self, *row):
-    save(self, *row)
-    landed.append(row)
-    if len(landed) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-Store.save = crash
-runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
-jk.sweep(runs, store=sys.argv[1])
+jk.sweep(jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(%d)), store=sys.argv[1])
 """
 
 
+def values(folder):
+    """What was computed, of the last record of each run."""
+    return {n: (r["ending"], r["measured"]) for n, r in rows_in(folder).items()}
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: from there on nothing reaches the disk."""
+
+
+@contextmanager
+def killed_at(monkeypatch, point, half=False):
+    """Kills at the so many-th time that something is written, brought to the disk, renamed or
+    removed; or, by `half`, in the middle of the so many-th write."""
+    count, dead, write = [0], [], os.write
+
+    def counted(function):
+        def call(*args, **kwargs):
+            count[0] += function is write or not half
+            if dead or count[0] == point:
+                if half and not dead:
+                    function(args[0], bytes(args[1])[: len(args[1]) // 2])
+                dead.append(True)
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for owner, name in ((os, "write"), (os, "fsync"), (os, "ftruncate")):
+            patched.setattr(owner, name, counted(getattr(owner, name)))
+        for name in ("replace", "unlink"):
+            patched.setattr(Path, name, counted(getattr(Path, name)))
+        yield dead
+
+
+class TestKilled:
+    @pytest.mark.parametrize("half", [False, True])
+    def test_at_every_write_point(self, tmp_path, monkeypatch, half):
+        """The sweep goes on from each with the same bits, and computes no row that had landed."""
+        monkeypatch.setattr("jaxkkt.store.segments.SECONDS_BETWEEN_SYNCS", 0.0)
+        runs = RUNS[:2]
+        whole = sweep(runs, store=tmp_path / "whole", keep="params")
+        expected = values(tmp_path / "whole")
+        trained, points = [], 0
+        row = lanes._row
+        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        while True:
+            points += 1
+            folder = tmp_path / f"{points}"
+            with killed_at(monkeypatch, points, half) as dead:
+                try:
+                    sweep(runs, store=folder, keep="params")
+                except Killed:
+                    assert dead
+            if not dead:
+                break
+            there = values(folder)
+            assert there.items() <= expected.items()
+            trained.clear()
+            xr.testing.assert_identical(sweep(runs, store=folder, keep="params"), whole)
+            assert len(trained) == 2 - len(there)
+            assert values(folder) == expected
+            assert (folder / "results.nc").read_bytes() == (
+                tmp_path / "whole" / "results.nc"
+            ).read_bytes()
+            assert not list(folder.rglob("*.part"))
+        assert points > (3 if half else 20)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("count", "kills"), [(10, 50)])
+    def test_at_random_times(self, tmp_path, count, kills):
+        """Progress never goes back, and the rows are those of an uninterrupted sweep."""
+        script = tmp_path / "script.py"
+        script.write_text(SWEEP % count)
+        cached = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+        cached["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+        def start(folder):
+            command = [sys.executable, script, folder]
+            return subprocess.Popen(command, env=os.environ | cached, stderr=subprocess.DEVNULL)
+
+        assert start(tmp_path / "whole").wait() == 0
+        expected, moments = values(tmp_path / "whole"), random.Random(0)
+        finished = 0
+        folder = tmp_path / "killed"
+        for _ in range(kills):
+            before = values(folder)
+            process = start(folder)
+            sleep(moments.uniform(1.5, 8))
+            process.kill()
+            if process.wait() == 0:
+                finished += 1
+            after = values(folder)
+            assert before.items() <= after.items()
+            assert after.items() <= expected.items()
+            names = [record.name for record in Store(folder).records()]
+            assert len(names) == len(set(names))  # nothing was computed twice
+            if len(after) == len(expected):
+                folder = tmp_path / f"killed{finished}-{len(names)}-{_}"
+        assert start(folder).wait() == 0
+        assert values(folder) == expected
+
+
 class TestStore:
-    runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
-
-    def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(self, tmp_path):
-        runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
-        whole = sweep(runs, store=tmp_path / "whole")
-        for count in (2, 3):
-            code = subprocess.run(
-                [sys.executable, "-c", CRASH, tmp_path / "killed", str(count)],
-                env=os.environ | {"TQDM_DISABLE": "1"},
-                check=False,
-                capture_output=True,
-            ).returncode
-            assert code == -signal.SIGKILL
-        assert len(list((tmp_path / "killed" / "rows").glob("*.json"))) == 5
-        resumed = sweep(runs, store=tmp_path / "killed")
-        xr.testing.assert_identical(resumed, whole)
-        killed, uninterrupted = (Store.of(tmp_path / name) for name in ("killed", "whole"))
-        names = [run.name for run in runs]
-        for name, row in uninterrupted.load(names).items():
-            assert killed.load([name])[name]["values"] == row["values"]
-
     def test_finished_sweep_trains_nothing(self, tmp_path, monkeypatch):
-        first = sweep(self.runs, store=tmp_path)
+        first = sweep(RUNS, store=tmp_path)
         compiled = []
         monkeypatch.setattr(streams, "compile_bucket", lambda *args: compiled.append(args))
-        xr.testing.assert_identical(sweep(self.runs, store=tmp_path), first)
+        xr.testing.assert_identical(sweep(RUNS, store=tmp_path), first)
         assert not compiled
 
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
@@ -72,14 +147,14 @@ class TestStore:
         def full(self, *row):
             raise OSError("no space left")
 
-        monkeypatch.setattr(Store, "save", full)
+        monkeypatch.setattr(Writer, "add", full)
         runs = jk.grid(d=[60], alpha=[1.0], width=[200], seed=range(60))
         with pytest.raises(OSError, match="no space left"):
             sweep(runs, store=tmp_path)
         assert len(drawn) < 40
 
     def test_results_file_opens_as_the_dataset(self, tmp_path):
-        table = sweep(self.runs, store=tmp_path)
+        table = sweep(RUNS, store=tmp_path)
         with xr.open_dataset(tmp_path / "results.nc") as opened:
             xr.testing.assert_equal(opened, table)
             assert opened.flip_size.attrs["units"]
@@ -92,114 +167,195 @@ class TestStore:
             raise AssertionError("asked for a lock")
 
         monkeypatch.setattr("xarray.backends.h5netcdf_.get_write_lock", asked)
-        table = sweep(self.runs[:1], store=tmp_path)
+        table = sweep(RUNS[:1], store=tmp_path)
         xr.testing.assert_equal(xr.load_dataset(tmp_path / "results.nc"), table)
 
-    def test_changed_settings_are_refused_with_what_differs(self, tmp_path):
-        sweep(self.runs, store=tmp_path)
-        axes = {"d": 8, "alpha": 1.0, "width": 20, "seed": range(3)}
-        with pytest.raises(ValueError, match=r"only in the folder: \[0.01\], only now: \[0.02\]"):
-            sweep(jk.grid(**axes, delta=0.02), store=tmp_path)
-        with pytest.raises(ValueError, match=r"fields.slack: .*\[1.1\], only now: \[1.2\]"):
-            sweep(jk.grid(**axes, measure=jk.Flips(slack=1.2)), store=tmp_path)
-        with pytest.raises(ValueError, match="runs: 3 in the folder, 2 now"):
-            sweep(self.runs[:2], store=tmp_path)
+    def test_what_is_asked_for_is_in_the_results_file(self, tmp_path):
+        """A part of a finished sweep, and the whole again: nothing is trained."""
+        whole = sweep(RUNS, store=tmp_path)
+        for runs in (RUNS[:2], RUNS, RUNS[::-1]):
+            table = sweep(runs, store=tmp_path)
+            xr.testing.assert_identical(xr.load_dataset(tmp_path / "results.nc"), table)
+            xr.testing.assert_equal(table, whole.isel(seed=slice(len(runs))))
 
-    def test_folder_of_something_else_is_refused(self, tmp_path):
-        (tmp_path / "rows").mkdir()
-        (tmp_path / "rows" / "x.json").write_text("")
-        with pytest.raises(ValueError, match=r"holds rows but no settings.json"):
-            Store(tmp_path, {})
+    def test_the_results_file_is_written_as_rows_land(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(stored, "SECONDS_BETWEEN_RESULTS", 0.0)
+        monkeypatch.setattr(stored, "SHARE_FOR_RESULTS", 1e9)
+        add, seen = stored.Stored.add, []
 
-    def test_killed_before_its_settings_were_written(self, tmp_path):
-        (tmp_path / "rows").mkdir()
-        Store(tmp_path, {})
-        assert (tmp_path / "settings.json").exists()
+        def look(self, row):
+            add(self, row)
+            seen.append(int(xr.load_dataset(tmp_path / "results.nc").status.size))
 
-    @pytest.mark.parametrize("damage", [lambda b: b[:20], lambda b: b"", lambda b: b[:-3] + b"9}}"])
-    def test_damaged_rows_are_set_aside(self, tmp_path, damage):
-        row = {"flip_size": 1.25, "status": 1}
-        store = Store(tmp_path, {})
-        store.save("a", row)
-        assert store.load(["a", "b"]) == {"a": row}
-        path = tmp_path / "rows" / "a.json"
-        path.write_bytes(damage(path.read_bytes()))
-        with pytest.warns(UserWarning, match="is damaged .* set aside, to be computed again"):
-            assert store.load(["a", "b"]) == {}
-        assert not path.exists()
+        monkeypatch.setattr(stored.Stored, "add", look)
+        sweep(RUNS, store=tmp_path)
+        assert seen == [1, 2, 3]
 
-    def test_rows_that_changed_places_are_set_aside(self, tmp_path):
-        store = Store(tmp_path, {})
-        for name, size in (("a", 1.0), ("b", 2.0)):
-            store.save(name, {"size": size})
-        a, b = (tmp_path / "rows" / f"{name}.json" for name in "ab")
-        content = a.read_bytes(), b.read_bytes()
-        a.write_bytes(content[1])
-        b.write_bytes(content[0])
-        with pytest.warns(UserWarning, match="is damaged"):
-            assert store.load("ab") == {}
-
-    def test_settings_that_were_cut_short_are_named(self, tmp_path):
-        Store(tmp_path, {"one": 1})
-        path = tmp_path / "settings.json"
-        path.write_text(path.read_text()[:9])
-        with pytest.raises(ValueError, match=r"settings.json was cut short or altered"):
-            Store(tmp_path, {"one": 1})
-
-    @pytest.mark.parametrize(
-        ("function", "code"),
-        [("fsync", errno.EIO), ("fsync", errno.ENOSPC), ("replace", errno.EIO)],
-    )
-    def test_what_cannot_be_written_is_named_and_not_there(
-        self, tmp_path, monkeypatch, function, code
-    ):
-        store = Store(tmp_path, {})
-        store.save("old", {"size": 1.0})
-
-        def fails(*_):
-            raise OSError(code, os.strerror(code))
-
-        monkeypatch.setattr({"fsync": os, "replace": Path}[function], function, fails)
-        for name in ("new", "old"):
-            with pytest.raises(OSError, match=r"cannot be written.*rows/(new|old).json") as caught:
-                store.save(name, {"size": 2.0})
-            assert caught.value.errno == code
-        monkeypatch.undo()
-        assert store.load(["new", "old"]) == {"old": {"size": 1.0}}
+    def test_other_runs_alone_are_refused_with_what_differs(self, tmp_path):
+        sweep(RUNS, store=tmp_path)
+        with pytest.raises(ValueError, match=r"holds 3 runs, and none of these") as caught:
+            sweep(jk.grid(**SIZES, seed=range(3), delta=0.02), store=tmp_path)
+        assert "only in the folder: [0.01], only now: [0.02]" in str(caught.value)
+        with pytest.raises(ValueError, match=r"seed: 3 in the folder, 1 now; .* only now: \[7\]"):
+            sweep(jk.grid(**SIZES, seed=7), store=tmp_path)
 
     def test_a_folder_that_cannot_be_written_is_told_before_training(self, tmp_path, monkeypatch):
-        first = sweep(self.runs[:1], store=tmp_path)
+        first = sweep(RUNS[:1], store=tmp_path)
         drawn = []
         monkeypatch.setattr(lanes, "draw", drawn.append)
 
-        def fails(path, content):
-            raise PermissionError(errno.EACCES, "cannot be written", str(path))
+        def fails(path, *_, **__):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-        for module in (store_module, results_module):
-            monkeypatch.setattr(module, "write_whole", fails)
-        # A finished store needs no writing.
-        xr.testing.assert_identical(sweep(self.runs[:1], store=tmp_path), first)
-        (row,) = (tmp_path / "rows").iterdir()
-        row.unlink()
-        with pytest.raises(PermissionError, match="rows"):
-            sweep(self.runs[:1], store=tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", fails)
+            # A finished store needs no writing.
+            xr.testing.assert_identical(sweep(RUNS[:1], store=tmp_path), first)
+            with pytest.raises(PermissionError, match=r"cannot be written.*locks"):
+                sweep(RUNS, store=tmp_path)
+        monkeypatch.setattr(Writer, "__init__", lambda self, path, _: fails(path))
+        with pytest.raises(PermissionError, match="segments"):
+            sweep(RUNS, store=tmp_path)
         assert not drawn
 
-    def test_numbers_survive_exactly(self, tmp_path):
-        values = {"a": np.float32(0.1).item(), "b": float("inf"), "c": 5e-324, "steps": 3}
-        store = Store(tmp_path, {})
-        store.save("a", values)
-        assert store.load(["a"])["a"] == values
+    def test_rows_of_a_harmed_segment_are_computed_again(self, tmp_path):
+        whole = sweep(RUNS, store=tmp_path)
+        (path,) = Store(tmp_path).paths()
+        content = path.read_bytes()
+        for harmed, left in ((content[:-50], 2), (content[:100], 0), (b"", 0)):
+            path.write_bytes(harmed)
+            assert len(rows_in(tmp_path)) == left
+            xr.testing.assert_identical(sweep(RUNS, store=tmp_path), whole)
+            for other in Store(tmp_path).paths():
+                if other != path:
+                    other.unlink()
 
-    def test_leftovers_are_cleaned(self, tmp_path):
-        Store(tmp_path, {})
-        (tmp_path / "rows" / "x.json.part").write_text("half")
-        other = tmp_path / "Downloads" / "iso.part"
-        other.parent.mkdir()
-        other.write_text("somebody else's")
-        beside = tmp_path / "iso.part"
-        beside.write_text("somebody else's")
-        store = Store(tmp_path, {})
-        assert (tmp_path / "rows" / "x.json.part").exists()  # of a sweep that may be running
-        store.prepare()
-        assert sorted(tmp_path.rglob("*.part")) == [other, beside]
+
+class TestExtended:
+    def test_by_seeds_and_values(self, tmp_path, monkeypatch):
+        sweep(RUNS, store=tmp_path)
+        before = values(tmp_path)
+        more = jk.grid(d=8, samples=[6, 7], width=20, seed=range(4))
+        table = sweep(more, store=tmp_path)
+        assert len(rows_in(tmp_path)) == 8
+        assert before.items() <= values(tmp_path).items()
+        assert len(Store(tmp_path).records()) == 8  # no run was computed twice
+        assert np.isfinite(table.flip_size).all()
+        assert table.sizes == {"d": 1, "samples": 2, "width": 1, "seed": 4}
+
+    def test_in_another_order(self, tmp_path, monkeypatch):
+        table = sweep(RUNS, store=tmp_path)
+        monkeypatch.setattr(streams, "compile_bucket", None)
+        xr.testing.assert_equal(sweep(RUNS[::-1], store=tmp_path), table)
+
+    @pytest.mark.parametrize("keep", [None, "params"])
+    def test_by_measurements(self, tmp_path, monkeypatch, keep):
+        """Of kept networks they are made without training; others train again, to one network."""
+        sweep(RUNS, store=tmp_path, keep=keep)
+        trained, row = [], lanes._row
+        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        table = sweep(more, store=tmp_path)
+        assert len(trained) == (0 if keep else 3)
+        xr.testing.assert_equal(table, sweep(more))
+        assert np.isfinite(table.step_size).all()
+        trained.clear()
+        xr.testing.assert_identical(sweep(more, store=tmp_path), table)
+        xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
+        fewer = jk.grid(**SIZES, seed=range(3), measure=jk.StepFlips())
+        assert "flip_size" not in sweep(fewer, store=tmp_path)
+        assert len(trained) == 3  # of the sweep without a store
+
+    def test_by_a_measurement_that_raises(self, tmp_path, monkeypatch):
+        sweep(RUNS, store=tmp_path, keep="params")
+
+        def raises(*_):
+            raise ArithmeticError("no such number")
+
+        monkeypatch.setattr(remeasuring, "measure", raises)
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        with pytest.raises(ArithmeticError, match="no such number"):
+            sweep(more, store=tmp_path)
+        assert len(values(tmp_path)) == 3
+
+    def test_other_settings_mix_by_a_word_alone(self, tmp_path):
+        ours = sweep(RUNS[:2], store=tmp_path)
+        (path,) = Store(tmp_path).paths()
+        (segment,) = Store(tmp_path).segments()
+        settings = {**segment.about["settings"], "device": "another"}
+        writer = Writer(tmp_path / "segments", {"settings": settings})
+        for name, row in segment.rows:
+            writer.add(name, row, segment.definitions)
+        writer.close()
+        path.unlink()
+        with pytest.raises(ValueError, match=r"--mix.*\n  device: 'another' in the folder"):
+            sweep(RUNS, store=tmp_path)
+        with pytest.raises(ValueError, match="device: 'another' in the folder"):
+            jk.landed(RUNS, store=tmp_path)
+        mixed = sweep(RUNS, store=tmp_path, mix=True)
+        assert len(set(mixed.environment.values.ravel()[:2])) == 1
+        assert len(set(mixed.environment.values.ravel())) == 2
+        assert '"device": "another"' in mixed.attrs["environments"]
+        same = mixed.drop_vars("environment").isel(seed=slice(2))
+        xr.testing.assert_equal(same, ours)
+        for read in (jk.landed(RUNS, store=tmp_path, mix=True), jk.read_store(tmp_path)):
+            xr.testing.assert_equal(read, mixed)
+
+
+class TestShards:
+    runs = jk.grid(d=8, samples=[6, 9], width=20, seed=range(3))
+
+    def test_share_a_store_and_have_the_bits_of_the_whole(self, tmp_path, monkeypatch):
+        whole = sweep(self.runs, store=tmp_path / "whole")
+        sizes = []
+        for i in (1, 2, 3, 4):
+            table = sweep(self.runs, store=tmp_path / "shared", shard=(i, 4))
+            sizes.append(int((table.status != -1).sum()))
+            assert not (tmp_path / "shared" / "results.nc").exists()
+        assert sizes == [2, 2, 1, 1]
+        assert values(tmp_path / "shared") == values(tmp_path / "whole")
+        monkeypatch.setattr(streams, "compile_bucket", None)
+        xr.testing.assert_identical(sweep(self.runs, store=tmp_path / "shared"), whole)
+        files = [tmp_path / name / "results.nc" for name in ("shared", "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+    @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (7, 7)])
+    def test_those_there_are(self, shard):
+        with pytest.raises(ValueError, match=r"a shard is one of|not enough for 7 shards"):
+            sweep(self.runs, shard=shard)
+
+
+class TestReading:
+    def test_without_the_runs(self, tmp_path):
+        """As the sweep's own table, and without the code of own measurements."""
+        curve = jk.Curve([-1, -5], measure=jk.StepFlips())
+        runs = jk.grid(d=8, samples=[6, 9], width=20, seed=range(2), curve=curve)
+        table = sweep(runs, store=tmp_path)
+        read = jk.read_store(tmp_path)
+        xr.testing.assert_equal(read, table)
+        for name in table.variables:
+            assert read[name].attrs == table[name].attrs
+
+    def test_nothing(self, tmp_path):
+        with pytest.raises(ValueError, match="is no store"):
+            jk.read_store(tmp_path)
+        with Store(tmp_path).writing({}), pytest.raises(ValueError, match="no row has landed"):
+            jk.read_store(tmp_path)
+
+    def test_random_draws_are_a_table_of_one_row_a_run(self, tmp_path):
+        numbers = np.random.default_rng(0)
+        runs = [
+            run
+            for i in range(20)
+            for run in jk.grid(
+                **SIZES, seed=i, delta=float(numbers.uniform(0.01, 0.02)), max_steps=2
+            )
+        ]
+        table = sweep(runs, store=tmp_path)
+        assert table.sizes["run"] == 20
+        assert table.delta.dims == table.flip_size.dims == ("run",)
+        assert table.seed.values.tolist() == list(range(20))
+        assert (tmp_path / "results.nc").stat().st_size < 300_000
+        xr.testing.assert_equal(xr.load_dataset(tmp_path / "results.nc"), table)
+        with pytest.raises(ValueError, match="the table has no dimension 'seed', but run"):
+            jk.summarize(table, "flip_size")

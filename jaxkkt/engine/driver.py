@@ -156,8 +156,8 @@ def sweep(
     kept = _kept(wanted, keep, store)
     planned = plan_sweep(wanted)
     settings = _settings(planned, wanted)
-    buckets, wanted, part = _share(planned.buckets, wanted, shard)
-    stored = Stored(store, wanted, settings, mix) if store is not None else None
+    buckets, mine, part = _share(planned.buckets, wanted, shard)
+    stored = Stored(store, mine, wanted, settings, mix) if store is not None else None
     rows: dict[Run, Row] = {} if stored is None else stored.rows
     for run, row in list(rows.items()):
         if "error" in row.values or (stored and run in kept and stored.network(run) is None):
@@ -178,12 +178,12 @@ def sweep(
         return run_tasks(executor, buckets, rows.keys(), tallies, show, kept, stop)
 
     started, before = perf_counter(), len(rows)
-    meter = Meter(len(wanted), sum(weights.values()), done(), progress)
+    meter = Meter(len(mine), sum(weights.values()), done(), progress)
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         stop = stack.enter_context(listening())
         stack.enter_context(alone())
-        if stored is not None and len(rows) < len(wanted):
+        if stored is not None and len(rows) < len(mine):
             shapes = {run: b.computed_as for b in buckets for run in b.runs}
             stack.enter_context(stored.writing(part, shapes))
             networks = {run: one for run in stored.lacking if (one := stored.network(run))}
@@ -196,9 +196,9 @@ def sweep(
                 stored.add(row)
             rows[row.run] = row._replace(kept=None)
             _give_up(rows.values(), RAISED_AT_MOST)
-    if stop.is_set() and len(rows) < len(wanted):
+    if stop.is_set() and len(rows) < len(mine):
         where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
-        raise Stopped(f"stopped after {len(rows)} of {len(wanted)} runs; {where}", stop.number)
+        raise Stopped(f"stopped after {len(rows)} of {len(mine)} runs; {where}", stop.number)
     if len(rows) > before and progress is not False:
         total, seconds = together(tallies), perf_counter() - started
         spent = f"tasks: {len(tallies)}"
@@ -211,11 +211,11 @@ def sweep(
             f"{padding_share(buckets):.1%} of the work padding"
         )
     _give_up(rows.values(), 1)
-    failures = failed([rows[run] for run in wanted if run in rows])
+    failures = failed([rows[run] for run in mine if run in rows])
     if failures:
         log.warning(failures)
     if stored is None:
-        return results.to_dataset([rows[run] for run in wanted], settings)
+        return results.to_dataset([rows[run] for run in mine], settings)
     if len(rows) == before and part == WHOLE:
         stored.refresh_results()
     return stored.table()
@@ -228,7 +228,7 @@ def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.D
     some with other settings that may not `mix`. `read_store` reads whatever is there.
     """
     wanted = unique(list(runs))
-    return Stored(store, wanted, _settings(plan_sweep(wanted), wanted), mix).table()
+    return Stored(store, wanted, wanted, _settings(plan_sweep(wanted), wanted), mix).table()
 
 
 def load_network(store: str | Path, run: Run) -> Params:

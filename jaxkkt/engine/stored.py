@@ -31,7 +31,8 @@ SHARE_FOR_RESULTS = 0.02
 
 
 class Stored:
-    """The rows of `runs` in a folder, and where those that are missing land.
+    """The rows of `runs` in a folder, and where those that are missing land; `sweep` are all runs of
+    the sweep that these are a share of.
 
     Raises ValueError where the folder holds rows of other runs alone, or some of these with other
     settings that may not `mix`.
@@ -41,6 +42,7 @@ class Stored:
         self,
         folder: str | Path,
         runs: Sequence[Run],
+        sweep: Sequence[Run],
         settings: Mapping[str, Any],
         mix: bool = False,
     ) -> None:
@@ -51,9 +53,9 @@ class Stored:
         # What the others were computed with.
         self._settings: dict[Run, Mapping[str, Any]] = {}
         self._here = plain(environment())
-        found = self._store.landed({run.name for run in runs}, self._here, mix)
+        found = self._store.landed({run.name for run in sweep}, self._here, mix)
         if not found:
-            self._refuse_strangers()
+            self._refuse_strangers(sweep)
         for run in runs:
             records = found.get(run.name, [])
             row, missing = row_of(run, records)
@@ -141,7 +143,7 @@ class Stored:
         """When to write them again, where that takes so long."""
         self._next = monotonic() + max(SECONDS_BETWEEN_RESULTS, seconds / SHARE_FOR_RESULTS)
 
-    def _refuse_strangers(self) -> None:
+    def _refuse_strangers(self, runs: Sequence[Run]) -> None:
         records = self._store.records()
         if not records:
             return
@@ -153,7 +155,7 @@ class Stored:
         }
         there = _by_column([known[spec] for spec in sorted(known)])
         there["seed"] = sorted({r.value["seed"] for r in records if r.value.get("spec") in known})
-        now = _by_column(fields_of(self._runs)[0])
+        now = _by_column(fields_of(runs)[0])
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         raise ValueError(
             f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "

@@ -14,7 +14,7 @@ from jaxkkt.files import named, write_whole
 
 WHOLE = "whole"
 # Looking whether somebody holds a lock takes it for a moment: one who looks at the same time waits.
-SECONDS_TO_LOOK = 5.0
+SECONDS_TO_LOOK = 1.0
 
 
 class Busy(OSError):
