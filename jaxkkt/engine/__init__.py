@@ -5,7 +5,7 @@ from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
 from jaxkkt.engine.interrupts import Stopped, listening
 from jaxkkt.engine.measuring import forget
 from jaxkkt.engine.results import NOT_RUN, Summary, summarize
-from jaxkkt.engine.stored import read_store
+from jaxkkt.engine.stored import read_rows, read_store
 
 __all__ = [
     "NOT_RUN",
@@ -19,6 +19,7 @@ __all__ = [
     "listening",
     "load_network",
     "plan_sweep",
+    "read_rows",
     "read_store",
     "summarize",
     "sweep",

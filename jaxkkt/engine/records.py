@@ -98,7 +98,7 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     """
     by_name: dict[str, list[Record]] = {}
     for record in records:
-        if record.value["spec"] in record.segment.definitions:
+        if has_spec(record):
             by_name.setdefault(record.name, []).append(record)
     found = []
     for mine in by_name.values():
@@ -133,6 +133,12 @@ def _ended_alike(records: Sequence[Record]) -> list[Record]:
     """Those of the same network as the last: it ended alike, to the last bit."""
     ends = [json.dumps(record.value["ending"], sort_keys=True) for record in records]
     return [record for record, end in zip(records, ends, strict=True) if end == ends[-1]]
+
+
+def has_spec(record: Record) -> bool:
+    """Whether it is a run's, and what that is can be told."""
+    spec = record.value.get("spec") if isinstance(record.value, dict) else None
+    return spec is not None and spec in record.segment.definitions
 
 
 @lru_cache(maxsize=1024)

@@ -8,12 +8,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from jaxkkt.engine import results
 from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.lanes import Row
-from jaxkkt.engine.records import entries_in, entries_of, record_of, row_of
+from jaxkkt.engine.records import entries_in, entries_of, has_spec, record_of, row_of
 from jaxkkt.files import write_whole
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, fields_of
@@ -31,8 +32,7 @@ SHARE_FOR_RESULTS = 0.02
 
 
 class Stored:
-    """The rows of `runs` in a folder, and where those that are missing land; `sweep` are all runs of
-    the sweep that these are a share of.
+    """The rows of `runs`, all of a `sweep` or a share, in a folder, and where the others land.
 
     Raises ValueError where the folder holds rows of other runs alone, or some of these with other
     settings that may not `mix`.
@@ -147,14 +147,10 @@ class Stored:
         records = self._store.records()
         if not records:
             return
-        known = {
-            value["spec"]: record.segment.definitions[value["spec"]]["columns"]
-            for record in records
-            if isinstance(value := record.value, dict)
-            and value.get("spec") in record.segment.definitions
-        }
+        mine = [record for record in records if has_spec(record)]
+        known = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
         there = _by_column([known[spec] for spec in sorted(known)])
-        there["seed"] = sorted({r.value["seed"] for r in records if r.value.get("spec") in known})
+        there["seed"] = sorted({r.value["seed"] for r in mine})
         now = _by_column(fields_of(runs)[0])
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         raise ValueError(
@@ -176,6 +172,15 @@ def read_store(folder: str | Path) -> xr.Dataset:
     if not entries:
         raise ValueError(f"no row has landed in {folder}")
     return results.dataset(entries, {})
+
+
+def read_rows(folder: str | Path) -> pd.DataFrame:
+    """All rows of a store, one a run: what the run is and what was measured, by column.
+
+    As `read_store`, but for arrays, which are lists here. Empty where there is no row.
+    """
+    entries = entries_in(Store.existing(folder).records())
+    return pd.DataFrame([{**entry.columns, **entry.values} for entry in entries])
 
 
 def _by_column(columns: Collection[Mapping[str, Any]]) -> dict[str, list[Any]]:

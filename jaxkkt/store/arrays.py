@@ -26,7 +26,7 @@ def read_arrays(path: Path, owner: str) -> dict[str, np.ndarray]:
     Raises ValueError for a file that is damaged or somebody else's; nothing in it is executed.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         whose = str(arrays.pop(_OWNER, ""))
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.zlib.error) as error:  # type: ignore[attr-defined]

@@ -9,18 +9,21 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import jaxkkt
+from jaxkkt.studies import stores
 from jaxkkt.studies.claims import page
 
 USAGE = """usage: jaxkkt sweep [STUDY [OPTION ...]]
        jaxkkt claims [FOLDER ...]
+       jaxkkt store [list|failed|verify|repair|merge|export] ...
 
 sweep without a STUDY, or with --help: the studies that there are.
 `jaxkkt sweep STUDY --help` says what one does and which options it has.
-claims: which claim holds where, of all studies that left files in these folders (results)."""
+claims: which claim holds where, of all studies that left files in these folders (results).
+store: what is in the folders where rows land, and what becomes of them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one; `jaxkkt claims`."""
+    """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one; USAGE says the rest."""
     command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help"):
         print(USAGE)
@@ -32,8 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return sweep(rest)
     if command == "claims":
         return claims([Path(folder) for folder in rest or ("results",)])
+    if command == "store":
+        return stores.main(rest or ["--help"])
     print(
-        f"error: unknown command {command!r}: there are `jaxkkt sweep` and `jaxkkt claims`",
+        f"error: unknown command {command!r}: there are `jaxkkt sweep`, `jaxkkt claims` and "
+        "`jaxkkt store`",
         file=sys.stderr,
     )
     return 2

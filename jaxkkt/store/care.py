@@ -1,0 +1,169 @@
+"""Looking after stores: is everything whole, taking out what is not, bringing several together."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jaxkkt.files import named, write_whole
+from jaxkkt.store.arrays import read_arrays
+from jaxkkt.store.lock import only_writer
+from jaxkkt.store.segments import SUFFIX, Segment, intact_lines, read
+from jaxkkt.store.store import Store, differences
+
+DAMAGED = "damaged"
+
+
+def stores(folder: str | Path) -> list[Path]:
+    """The stores in a folder: itself, or those below it, as a study of several parts has them.
+
+    Raises ValueError where there is none.
+    """
+    found = sorted(
+        path.parent for path in Path(folder).rglob("segments") if any(path.glob(f"*{SUFFIX}"))
+    )
+    if not found:
+        raise ValueError(f"there is no store in {folder}: no folder `segments` with rows")
+    return found
+
+
+def verify(folder: str | Path) -> list[str]:
+    """What is wrong with a store, a line each; none where all is whole.
+
+    A last line that was cut short is no fault: so a killed process leaves its segment.
+    """
+    problems, segments = [], []
+    for path in Store.existing(folder).paths():
+        try:
+            segment = read(path)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        segments.append(segment)
+        if segment.damaged:
+            lines = ", ".join(map(str, segment.damaged[:5]))
+            problems.append(f"{path}: {len(segment.damaged)} damaged lines ({lines})")
+    problems += _contradictions(segments)
+    return problems + [why for _, why in _damaged_networks(folder)]
+
+
+def repair(folder: str | Path) -> list[str]:
+    """Takes damaged lines, segments and networks out of a store, into its folder `damaged`.
+
+    Returns what was done, a line each. What was in them is as if it had not landed.
+    """
+    store, done = Store.existing(folder), []
+    with only_writer(store.folder):
+        aside = store.folder / DAMAGED
+        for path in store.paths():
+            try:
+                segment = read(path)
+            except ValueError as error:
+                if "newer jaxkkt" in str(error):
+                    raise
+                done.append(f"{_moved(path, aside)}: {error}")
+                continue
+            if segment.damaged:
+                whole = b"".join(line + b"\n" for line in intact_lines(path))
+                done.append(f"{_moved(path, aside)}: {len(segment.rows)} rows kept")
+                write_whole(path, whole)
+        done += [f"{_moved(path, aside)}: {why}" for path, why in _damaged_networks(folder)]
+    return done
+
+
+def merge(into: str | Path, sources: Sequence[str | Path]) -> list[str]:
+    """Copies the rows and networks of other stores into one, which need not be there yet.
+
+    Where a source holds stores in folders of its own, as a study of several parts does, so will
+    the target. Rows keep what they say of where they were computed. The same again copies what is
+    new. Returns what was done, a line a store. Raises ValueError where a source is damaged, where
+    two stores give one run, computed with the same settings, different numbers, and where they keep
+    different networks of one run.
+    """
+    done = []
+    for source in sources:
+        for found in stores(source):
+            target = Store(Path(into) / found.relative_to(source))
+            if target.folder.resolve() == found.resolve():
+                raise ValueError(f"{found} cannot be merged into itself")
+            done.append(_merge(target, Store(found)))
+    return done
+
+
+def _merge(target: Store, source: Store) -> str:
+    with named(target.folder):
+        (target.folder / "segments").mkdir(parents=True, exist_ok=True)
+    with only_writer(target.folder):
+        segments = source.segments()
+        for segment in segments:
+            if segment.damaged:
+                raise ValueError(f"{segment.path} is damaged: repair {source.folder} first")
+        wrong = _contradictions([*target.segments(), *segments])
+        if wrong:
+            raise ValueError(f"{source.folder} contradicts {target.folder}: {wrong[0]}")
+        rows = 0
+        for segment in segments:
+            path = target.folder / "segments" / segment.path.name
+            content = _whole_lines(segment.path)
+            if segment.rows and not (path.exists() and path.stat().st_size >= len(content)):
+                write_whole(path, content)
+                rows += len(segment.rows)
+        networks = 0
+        for path in sorted((source.folder / "networks").glob("*.npz")):
+            copy = target.folder / "networks" / path.name
+            content = path.read_bytes()
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                write_whole(copy, content)
+                networks += 1
+            elif copy.read_bytes() != content:
+                raise ValueError(f"{path} and {copy} are networks of one run, and differ")
+    kept = f" and {networks} networks" if networks else ""
+    return f"{target.folder}: {rows} rows{kept} of {source.folder}"
+
+
+def _whole_lines(path: Path) -> bytes:
+    """Without the last line, where that was cut short."""
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _contradictions(segments: Sequence[Segment]) -> list[str]:
+    """Rows of one name and settings, computed alike, that do not say the same."""
+    first: dict[str, tuple[Segment, dict[str, object]]] = {}
+    problems = []
+    for segment in segments:
+        settings = json.dumps(segment.about["settings"], sort_keys=True) if segment.rows else ""
+        for name, value in segment.rows:
+            if not isinstance(value, dict) or "error" in value.get("ending", {"error": ""}):
+                continue
+            said = {"ending": value["ending"], **value["measured"]}
+            key = f"{settings} {value['bucket']} {name}"
+            there, before = first.setdefault(key, (segment, {}))
+            for part, values in said.items():
+                old = before.setdefault(part, values)
+                if json.dumps(old) != json.dumps(values):
+                    told = differences(old, values, ("in one", "in the other"))
+                    problems.append(
+                        f"{there.path} and {segment.path} differ in {name}: {'; '.join(told[:3])}"
+                    )
+    return problems
+
+
+def _damaged_networks(folder: str | Path) -> Iterator[tuple[Path, str]]:
+    for kind in ("networks", "checkpoints"):
+        for path in sorted((Path(folder) / kind).glob("*.npz")):
+            try:
+                read_arrays(path, path.stem)
+            except ValueError as error:
+                yield path, str(error)
+
+
+def _moved(path: Path, aside: Path) -> Path:
+    """The file's place in the folder for what is damaged."""
+    with named(aside):
+        aside.mkdir(exist_ok=True)
+        number = 0
+        while (place := aside / f"{path.name}.{number}").exists():
+            number += 1
+        path.rename(place)
+    return place

@@ -1,0 +1,235 @@
+"""`jaxkkt store`: lists, verifies, repairs, merges, exports, and says what failed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from cases import rows_in, sweep
+from test_raised import runs_of
+
+import jaxkkt as jk
+from jaxkkt.engine.parts import compute_parts
+from jaxkkt.store import Store, Writer, care
+from jaxkkt.studies.command import main
+
+SIZES = {"d": 8, "samples": 6, "width": 20}
+RUNS = jk.grid(**SIZES, seed=range(4))
+
+
+def store(*arguments):
+    return main(["store", *map(str, arguments)])
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """A folder with a store of two rows in each of two folders, as of a study's parts."""
+    sweep(RUNS[:2], store=tmp_path / "out" / "one", keep="params")
+    sweep(RUNS[2:], store=tmp_path / "out" / "two")
+    return tmp_path / "out"
+
+
+def test_what_is_there(swept, capsys):
+    compute_parts({"a": lambda: xr.Dataset({"x": 1})}, swept / "parts", {}, 1, False)
+    assert store("list", swept) == 0
+    told = capsys.readouterr().out
+    assert told.count("2 runs: 2 converged") == 2
+    assert f"{swept / 'one'}\n" in told
+    assert "1 segments, 2 networks" in told
+    assert "1 parts" in told
+    assert f"computed by jaxkkt {jk.__version__}" in told
+    assert store("list", swept / "nowhere") == 2
+    assert "there is no store in" in capsys.readouterr().err
+
+
+def test_what_failed_and_why(tmp_path, capsys):
+    sweep([*runs_of(bad=[1]), *jk.grid(**SIZES, seed=7, max_steps=3)], store=tmp_path)
+    assert store("failed", tmp_path) == 1
+    told = capsys.readouterr().out
+    assert "d = 8, width = 20, seed = 1: RAISED: OSError: no measurement of this\n" in told
+    assert "seed = 7: NOT_SEPARABLE: " in told
+    assert "2 runs failed" in told
+    assert "Traceback" not in told
+    assert store("failed", tmp_path, "--traceback") == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().out
+
+
+def test_no_failure(swept, capsys):
+    assert store("failed", swept) == 0
+    assert capsys.readouterr().out == "0 runs failed\n"
+
+
+class TestDamage:
+    @staticmethod
+    def line(folder):
+        (path,) = Store(folder).paths()
+        path.write_bytes(path.read_bytes().replace(b'"status": 1', b'"status": 2', 1))
+        return "1 damaged lines"
+
+    @staticmethod
+    def beginning(folder):
+        (path,) = Store(folder).paths()
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[2:]))
+        return "begins with neither of the two lines"
+
+    @staticmethod
+    def network(folder):
+        path = next((folder / "networks").glob("*.npz"))
+        path.write_bytes(path.read_bytes()[:-40])
+        return "is damaged"
+
+    @staticmethod
+    def other_network(folder):
+        one, other = sorted((folder / "networks").glob("*.npz"))
+        one.write_bytes(other.read_bytes())
+        return "it was renamed"
+
+    @pytest.mark.filterwarnings("ignore:.*(damaged|begins with neither)")
+    @pytest.mark.parametrize("kind", ["line", "beginning", "network", "other_network"])
+    def test_is_told_taken_out_and_computed_again(self, swept, capsys, kind):
+        folder = swept / "one"
+        whole, files = rows_in(folder), {path.name for path in Path(folder).rglob("*.npz")}
+        table = xr.load_dataset(folder / "results.nc")
+        assert store("verify", swept) == 0
+        told = getattr(self, kind)(folder)
+        assert store("verify", swept) == 1
+        assert told in capsys.readouterr().out
+        assert store("repair", swept) == 0
+        assert len(list((folder / "damaged").iterdir())) == 1
+        assert store("verify", swept) == 0
+        assert "all is whole" in capsys.readouterr().out
+        xr.testing.assert_equal(sweep(RUNS[:2], store=folder, keep="params"), table)
+        assert rows_in(folder).keys() == whole.keys()
+        assert {path.name for path in (folder / "networks").iterdir()} == files
+        jk.load_network(folder, RUNS[0])
+
+    def test_two_answers_are_told(self, swept, capsys):
+        (segment,) = Store(swept / "one").segments()
+        writer = Writer(swept / "one" / "segments", dict(segment.about))
+        name, row = segment.rows[0]
+        writer.add(name, {**row, "ending": {**row["ending"], "steps": 3}}, segment.definitions)
+        writer.close()
+        assert store("verify", swept) == 1
+        assert f"differ in {name}: steps: " in capsys.readouterr().out
+
+    def test_a_store_in_use_is_left_alone(self, swept, capsys):
+        with Store(swept / "one").writing({}):
+            assert store("repair", swept) == 2
+            assert "is being written by process" in capsys.readouterr().err
+
+
+class TestMerge:
+    def test_brings_shards_to_the_bytes_of_the_whole(self, tmp_path, capsys):
+        whole = sweep(RUNS, store=tmp_path / "whole" / "part", keep="params")
+        for i in (1, 2, 3):
+            sweep(RUNS, store=tmp_path / f"{i}" / "part", shard=(i, 3), keep="params")
+        sources = [tmp_path / f"{i}" for i in (1, 2, 3)]
+        assert store("merge", tmp_path / "merged", *sources) == 0
+        assert f"2 rows and 2 networks of {tmp_path / '1' / 'part'}" in capsys.readouterr().out
+        xr.testing.assert_identical(sweep(RUNS, store=tmp_path / "merged" / "part"), whole)
+        for name in ("results.nc", f"networks/{RUNS[0].name}.npz"):
+            one, other = (tmp_path / kind / "part" / name for kind in ("merged", "whole"))
+            assert one.read_bytes() == other.read_bytes()
+        assert store("merge", tmp_path / "merged", *sources) == 0
+        assert "0 rows of" in capsys.readouterr().out
+        assert len(Store(tmp_path / "merged" / "part").records()) == 4
+
+    def test_of_other_machines(self, tmp_path):
+        sweep(RUNS[:2], store=tmp_path / "here")
+        other = tmp_path / "there"
+        (segment,) = Store(tmp_path / "here").segments()
+        settings = {**segment.about["settings"], "device": "another"}
+        with Store(other).writing(settings) as writer:
+            for name, row in segment.rows[:1]:
+                writer.add(name, row, segment.definitions)
+        assert store("merge", tmp_path / "both", tmp_path / "here", other) == 0
+        read = jk.read_store(tmp_path / "both")
+        assert "environment" in read
+        with pytest.raises(ValueError, match="other settings"):
+            sweep(RUNS, store=tmp_path / "both")
+        xr.testing.assert_equal(sweep(RUNS[:2], store=tmp_path / "both", mix=True), sweep(RUNS[:2]))
+
+    def test_what_contradicts_is_refused(self, swept, tmp_path, capsys):
+        (segment,) = Store(swept / "one").segments()
+        name, row = segment.rows[0]
+        with Store(tmp_path / "other").writing(segment.about["settings"]) as writer:
+            row["ending"]["steps"] += 1
+            writer.add(name, row, segment.definitions)
+        assert store("merge", swept / "one", tmp_path / "other") == 2
+        assert f"differ in {name}: steps: " in capsys.readouterr().err
+        assert len(Store(swept / "one").records()) == 2
+
+    @pytest.mark.filterwarnings("ignore:.*damaged")
+    def test_what_is_damaged_is_refused(self, swept, tmp_path, capsys):
+        TestDamage.line(swept / "two")
+        assert store("merge", tmp_path / "other", swept / "two") == 2
+        assert "is damaged: repair" in capsys.readouterr().err
+        assert store("merge", swept / "two", swept / "two") == 2
+        assert "into itself" in capsys.readouterr().err
+        assert store("merge", swept / "two") == 2
+        assert "name the stores to copy from" in capsys.readouterr().err
+
+    def test_of_one_that_is_being_written(self, swept, tmp_path):
+        """What is cut short is left out, and comes with the next."""
+        (path,) = Store(swept / "one").paths()
+        content = path.read_bytes()
+        path.write_bytes(content[:-9])
+        assert "1 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
+        path.write_bytes(content)
+        assert "2 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
+        assert rows_in(tmp_path / "to") == rows_in(swept / "one")
+
+
+class TestExport:
+    def test_says_the_same_in_each_format(self, swept, tmp_path, capsys):
+        table = xr.load_dataset(swept / "one" / "results.nc")
+        files = [tmp_path / f"rows.{kind}" for kind in ("nc", "csv", "parquet")]
+        for file in files:
+            assert store("export", swept / "one", file) == 0
+        xr.testing.assert_equal(xr.load_dataset(files[0]), table)
+        for rows in (pd.read_csv(files[1]), pd.read_parquet(files[2]), jk.read_rows(swept / "one")):
+            rows = rows.sort_values("seed")
+            np.testing.assert_array_equal(rows.flip_size, table.flip_size.values.ravel())
+            assert rows.seed.tolist() == [0, 1]
+            assert set(rows.initialization) == {"torch"}
+
+    def test_arrays(self, tmp_path):
+        curve = jk.Curve([-1, -5])
+        sweep(jk.grid(**SIZES, seed=range(2), curve=curve), store=tmp_path / "s")
+        for kind, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+            assert store("export", tmp_path / "s", tmp_path / f"rows.{kind}") == 0
+            steps = read(tmp_path / f"rows.{kind}").curve_steps
+            assert [len(json.loads(s) if isinstance(s, str) else s) for s in steps] == [2, 2]
+
+    def test_bad_input(self, swept, tmp_path, capsys):
+        assert store("export", swept / "one", tmp_path / "rows.xls") == 2
+        assert "a file is called *.nc, *.parquet, *.csv" in capsys.readouterr().err
+        assert store("export", swept, tmp_path / "rows.csv") == 2
+        assert "is no store" in capsys.readouterr().err
+        assert store("export", swept / "one", tmp_path / "no" / "rows.csv") == 2
+        assert "rows.csv" in capsys.readouterr().err
+
+
+def test_a_store_cannot_run_code(swept, tmp_path, monkeypatch):
+    """Names in it are names: no class is imported, no pickle read, no path followed."""
+    monkeypatch.setattr("importlib.import_module", None)
+    folder = tmp_path / "evil"
+    (segment,) = Store(swept / "one").segments()
+    name, row = segment.rows[0]
+    text = json.dumps([row, segment.definitions]).replace("measurements.Flips", "os:system")
+    row, definitions = json.loads(text)
+    with Store(folder).writing(segment.about["settings"]) as writer:
+        writer.add("../../" + name, row, definitions)
+    network = folder / "networks" / f"{name}.npz"
+    network.parent.mkdir()
+    np.savez(network, owner=np.asarray(name), w=np.array([print], object), b=1, v=1)
+    assert store("list", folder) == 0
+    assert store("verify", folder) == 1
+    assert len(jk.read_rows(folder)) == 1
+    assert store("merge", tmp_path / "copy", folder) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "evil", "out"]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="is damaged"):
+        jk.load_network(folder, RUNS[0])
