@@ -28,6 +28,7 @@ from jaxkkt import (
 from jaxkkt._version import __version__
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import (
+    Workers,
     draw,
     held_out,
     landed,
@@ -70,6 +71,7 @@ __all__ = [
     "Spec",
     "Status",
     "StepFlips",
+    "Workers",
     "__version__",
     "adversarial",
     "data",

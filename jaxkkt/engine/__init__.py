@@ -6,12 +6,14 @@ from jaxkkt.engine.interrupts import Stopped, listening
 from jaxkkt.engine.measuring import forget
 from jaxkkt.engine.results import NOT_RUN, Summary, summarize
 from jaxkkt.engine.stored import read_rows, read_store
+from jaxkkt.engine.workers import Workers
 
 __all__ = [
     "NOT_RUN",
     "Plan",
     "Stopped",
     "Summary",
+    "Workers",
     "draw",
     "forget",
     "held_out",

@@ -88,13 +88,17 @@ def settings() -> dict[str, Any]:
 
 
 @contextmanager
-def using(values: Mapping[str, Any], device: jax.Device | None = None) -> Iterator[None]:
-    """Enters `settings()` of another thread or process, and a device."""
+def using(values: Mapping[str, Any], place: jax.Device | None = None) -> Iterator[None]:
+    """Enters `settings()` of another thread or process, and a device as its place.
+
+    What is so already is left: whatever is entered makes JAX trace and compile anew.
+    """
     with ExitStack() as stack:
         for name, value in values.items():
-            stack.enter_context(_SETTINGS[name](value))
-        if device is not None:
-            stack.enter_context(jax.default_device(device))
+            if getattr(_CONFIG, name) != value:
+                stack.enter_context(_SETTINGS[name](value))
+        if place is not None and place != device():
+            stack.enter_context(jax.default_device(place))
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,7 +25,7 @@ from jaxkkt.engine.lanes import Row, Tally, together
 from jaxkkt.engine.measuring import names_of
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
-from jaxkkt.engine.stored import Stored
+from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.run import Run, fields_of, unique
@@ -115,6 +116,7 @@ def sweep(
     keep: Keep = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    patience: float = inf,
     shard: Shard | None = None,
     mix: bool = False,
 ) -> xr.Dataset:
@@ -145,10 +147,12 @@ def sweep(
 
     Runs train on all of this process's devices, or on that of a `with jax.default_device(...)`.
     With an `executor` they train in its workers instead, to the same bits, and land here a task at
-    a time: anything with the `submit` of `concurrent.futures` will do, such as a pool of spawned
-    processes or Dask's `Client.get_executor()`. A worker must see the same kind of device as this
-    process does, and takes all that it sees: give each its own cores or accelerator, and one task
-    at a time. The `store` belongs to this process alone.
+    a time: `jk.Workers(4)`, processes of this machine of which any may die, Dask's
+    `Client.get_executor()`, or anything else with the `submit` of `concurrent.futures`. A worker
+    must see the same kind of device as this process does, and takes all that it sees: give each its
+    own cores or accelerator, and one task at a time. Only this process writes to the `store`. A run
+    that kills its worker again and again is RAISED. TimeoutError where for `patience` seconds no
+    task has ended: executors do not tell when all their workers are gone.
     """
     wanted = unique(list(runs))
     if len(wanted) < len(runs):
@@ -172,10 +176,13 @@ def sweep(
     def show() -> None:
         meter.show(together(tallies), len(rows), done())
 
+    saved = None if store is None else Path(store).absolute() / CHECKPOINTS
+
     def train(stop: Request) -> Generator[Row, None, None]:
         if executor is None:
-            return run_streams(buckets, rows.keys(), tallies, devices(), show, kept, stop)
-        return run_tasks(executor, buckets, rows.keys(), tallies, show, kept, stop)
+            used = devices()
+            return run_streams(buckets, rows.keys(), tallies, used, show, kept, stop, saved)
+        return run_tasks(executor, buckets, rows.keys(), tallies, show, kept, stop, patience, saved)
 
     started, before = perf_counter(), len(rows)
     meter = Meter(len(mine), sum(weights.values()), done(), progress)

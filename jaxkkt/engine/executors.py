@@ -3,12 +3,16 @@
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, NamedTuple, runtime_checkable
 from typing import Protocol as Interface
 
@@ -16,8 +20,9 @@ import cloudpickle
 
 from jaxkkt.engine.buckets import Bucket, streams
 from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
-from jaxkkt.engine.lanes import Row, Tally, together
+from jaxkkt.engine.lanes import Row, Tally, raised, together
 from jaxkkt.engine.streams import run_streams
+from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable
 from jaxkkt.store import differences
@@ -27,6 +32,10 @@ from jaxkkt.store import differences
 OPERATIONS_PER_TASK = 5e12
 SHARE_PER_TASK = 1 / 64
 SECONDS_BETWEEN_LOOKS = 0.25
+# How long a sweep that is stopped waits for what workers on this machine have.
+SECONDS_TO_STOP = 10.0
+# What executors raise for a task that kills its worker, `Workers` and Dask.
+KILLED = ("WorkerKilled", "KilledWorker")
 
 _IMPORTED_BY = os.getpid()
 
@@ -49,6 +58,19 @@ class _Reference(NamedTuple):
     keep: bool
 
 
+class _Task(NamedTuple):
+    """Some runs of a bucket, and what stands for them on the way to a worker."""
+
+    common: bytes
+    runs: tuple[Run, ...]
+    references: list[_Reference]
+
+    def alone(self) -> list["_Task"]:
+        """A task for each run."""
+        pairs = zip(self.runs, self.references, strict=True)
+        return [_Task(self.common, (run,), [reference]) for run, reference in pairs]
+
+
 def run_tasks(
     executor: Executor,
     buckets: Sequence[Bucket],
@@ -57,53 +79,113 @@ def run_tasks(
     show: Callable[[], None],
     keep: Collection[Run] = (),
     stop: Event | None = None,
+    patience: float = inf,
+    checkpoints: Path | None = None,
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
-    A task has some of a bucket's runs, and trains them in streams of its own. `show` is called now
-    and then. Close the iterator, or set `stop`, to cancel the tasks that have not ended.
+    A task has some of a bucket's runs, and trains them in streams of its own. One that kills its
+    worker is split, and a run that does so by itself ends with that. `show` is called now and then.
+    Set `stop` to have the rows that there are when workers on this machine have ended their chunks;
+    close the iterator to cancel the tasks that have not ended.
 
-    Raises ValueError where a worker's versions, device or flags are not those of this process, and
-    the first error of a task, once the rows of others that have ended are through.
+    Raises ValueError where a worker's versions, device or flags are not those of this process, the
+    first error of a task, once the rows of others that have ended are through, and TimeoutError
+    where for `patience` seconds no task has ended.
     """
-    tasks: list[tuple[Any, tuple[Run, ...]]] = []
+    waiting: list[tuple[Any, _Task]] = []
     count = threads()
-    try:
-        for common, runs, references in _tasks(buckets, done, keep):
-            task = executor.submit(train_part, common, references, count)
-            tasks.append((task, runs))
-        while tasks and not (stop and stop.is_set()):
-            failed = None
-            for task, runs in list(tasks):
-                if task.done():
-                    tasks.remove((task, runs))
-                    try:
-                        rows, tally = task.result()
-                    except Exception as error:
-                        failed = failed or error
-                        continue
-                    tallies.append(tally)
-                    yield from (row._replace(run=runs[row.run]) for row in rows)
-            if failed is not None:
-                raise failed
-            show()
-            sleep(SECONDS_BETWEEN_LOOKS if tasks else 0)
-    finally:
-        for task, _ in tasks:
-            with suppress(Exception):
-                task.cancel()
+
+    def submit(task: _Task) -> None:
+        places = str(stopped), None if checkpoints is None else str(checkpoints)
+        future = executor.submit(train_part, task.common, task.references, count, *places)
+        waiting.append((future, task))
+
+    def ended() -> Iterator[Row]:
+        """The rows of the tasks that have ended; raises the first error at the end."""
+        failed = None
+        for future, task in list(waiting):
+            if not future.done():
+                continue
+            waiting.remove((future, task))
+            try:
+                rows, tally = future.result()
+            except CancelledError:
+                continue
+            except Exception as error:
+                if type(error).__name__ not in KILLED:
+                    failed = failed or error
+                elif len(task.runs) == 1:
+                    yield raised(task.runs[0], error)
+                else:
+                    for one in task.alone():
+                        submit(one)
+                continue
+            tallies.append(tally)
+            yield from (row._replace(run=task.runs[row.run]) for row in rows)
+        if failed is not None:
+            raise failed
+
+    with TemporaryDirectory(prefix="jaxkkt-", ignore_cleanup_errors=True) as folder:
+        stopped = Path(folder) / "stop"
+        try:
+            for task in _tasks(buckets, done, keep):
+                submit(task)
+            last, left = monotonic(), len(waiting)
+            while waiting and not (stop and stop.is_set()):
+                yield from ended()
+                if len(waiting) != left:
+                    last, left = monotonic(), len(waiting)
+                elif monotonic() - last > patience:
+                    raise TimeoutError(
+                        f"no task has ended for {patience:g} seconds, and {left} are waiting: are "
+                        "there workers left? What has landed is kept"
+                    )
+                show()
+                sleep(SECONDS_BETWEEN_LOOKS if waiting else 0)
+            if waiting:
+                stopped.touch()
+                _cancel(waiting)
+                last = monotonic()
+                while waiting and monotonic() - last < SECONDS_TO_STOP:
+                    yield from ended()
+                    sleep(SECONDS_BETWEEN_LOOKS if waiting else 0)
+        finally:
+            _cancel(waiting)
+
+
+def _cancel(waiting: Sequence[tuple[Any, _Task]]) -> None:
+    for future, _ in waiting:
+        with suppress(Exception):
+            future.cancel()
+
+
+class _AskedByFile(Event):
+    """Set as soon as there is a file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = Path(path)
+
+    def is_set(self) -> bool:
+        return self._path.exists()
 
 
 def train_part(
-    common: bytes, references: list[_Reference], threads: int
+    common: bytes, references: list[_Reference], threads: int, stopped: str, saved: str | None
 ) -> tuple[list[Row], Tally]:
     """A task: trains and measures a part of a bucket, in a worker, as if it had the cores of the
-    sweep's process: XLA splits large products among as many `threads`."""
+    sweep's process: XLA splits large products among as many `threads`.
+
+    Ends early, with the rows there are, when there is a file `stopped`. Long runs are `saved` in a
+    folder, where the worker has the one that it is in.
+    """
     if os.getpid() != _IMPORTED_BY:
         raise RuntimeError(
             "this worker is a fork, in which JAX hangs: give the executor spawned processes, as "
             "ProcessPoolExecutor(4, multiprocessing.get_context('spawn')) does"
         )
+    end_with_parent()
     split_among(threads)
     expected, bucket, parts = _loaded(common)
     runs = tuple(_run(parts, reference) for reference in references)
@@ -118,7 +200,9 @@ def train_part(
             )
         used = devices()
         tallies = [Tally() for _ in range(streams([part], used))]
-        rows = list(run_streams([part], (), tallies, used, lambda: None, keep))
+        asked = _AskedByFile(stopped)
+        place = Path(saved) if saved is not None and Path(saved).parent.is_dir() else None
+        rows = list(run_streams([part], (), tallies, used, lambda: None, keep, asked, place))
         # The sweep knows its runs by their place: specs of own functions change on the way.
         places = {run: i for i, run in enumerate(runs)}
         found: Any = [
@@ -171,8 +255,8 @@ def _run(parts: Sequence[Any], reference: _Reference) -> Run:
 
 def _tasks(
     buckets: Sequence[Bucket], done: Collection[Run], keep: Collection[Run]
-) -> Iterator[tuple[bytes, tuple[Run, ...], list[_Reference]]]:
-    """Of every task what its bucket shares, its runs, and what stands for them."""
+) -> Iterator[_Task]:
+    """The tasks; those of a bucket share what they have in common."""
     expected = environment()
     for bucket, groups in groupby(_parts(buckets, done), lambda part: part[0]):
         places: dict[Any, int] = {}
@@ -193,7 +277,7 @@ def _tasks(
         parts = [_packed(value) for _, value in places]
         common = cloudpickle.dumps((expected, replace(bucket, runs=()), parts))
         for runs, references in tasks:
-            yield common, runs, references
+            yield _Task(common, runs, references)
 
 
 def _parts(

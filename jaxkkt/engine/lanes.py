@@ -4,6 +4,7 @@ import traceback
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -13,9 +14,15 @@ import numpy as np
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.checkpoints import (
+    SECONDS_BETWEEN_CHECKPOINTS,
+    Checkpoints,
+    UnderWay,
+    numbers_in,
+)
 from jaxkkt.engine.draws import draw, pad_data, pad_params
 from jaxkkt.engine.measuring import CURVE, measure
-from jaxkkt.engine.programs import Lane, Programs, numbers_of
+from jaxkkt.engine.programs import Lane, Programs, numbers_of, restore
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
@@ -23,6 +30,8 @@ from jaxkkt.training import Status
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 0.5
 FIRST_CHUNK = 20
+# Of a sweep that is stopped the runs are saved that have trained for so long.
+SECONDS_WORTH_SAVING = 5.0
 
 
 class Row(NamedTuple):
@@ -118,13 +127,16 @@ def run_bucket(
     tally: Tally,
     stop: Event | None = None,
     keep: Collection[Run] = (),
+    checkpoints: Path | None = None,
 ) -> Iterator[Row]:
     """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
 
     Other threads may take from the same queue. A run's numbers do not depend on its lane, on the
     runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
-    Ends between two chunks once `stop` is set.
+    Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs are saved
+    there now and then, and when stopped, and go on from where they were.
     """
+    saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
     lanes: list[_Occupant | None] = [None] * bucket.lanes
     batch: Lane = programs.idle()
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
@@ -134,12 +146,15 @@ def run_bucket(
                 try:
                     lanes[i] = taken_in = _occupant(run, bucket)
                 except Exception as error:
-                    yield _raised(run, error)
+                    yield raised(run, error)
                     continue
-                numbers = numbers_of(run)
+                before = _goes_on(taken_in, saved, batch)
+                numbers = numbers_of(run, len(taken_in.moments))
                 batch = programs.place(
                     batch, np.int32(i), *taken_in.padded, run.shuffle_key(), *numbers
                 )
+                if before is not None:
+                    batch = restore(batch, np.int32(i), before)
         occupied = [i for i, lane in enumerate(lanes) if lane is not None]
         if not occupied:
             break
@@ -174,11 +189,40 @@ def run_bucket(
                     continue
                 row = _row(one, params, ending, one.run in keep)
             except Exception as error:
-                row = _raised(one.run, error)
+                row = raised(one.run, error)
             lanes[i] = None
             tally.useful_steps += int(steps[i]) + 1
             yield row
+        if saved is not None and saved.are_due():
+            _save(saved, batch, lanes, SECONDS_BETWEEN_CHECKPOINTS)
+    if saved is not None and stop and stop.is_set():
+        _save(saved, batch, lanes, SECONDS_WORTH_SAVING)
     tally.rest()
+
+
+def _goes_on(one: _Occupant, saved: Checkpoints | None, batch: Lane) -> Any:
+    """The state that a run goes on from, None where it begins."""
+    leaves, structure = jax.tree.flatten(batch.state)
+    found = None if saved is None else saved.load(one.run, leaves)
+    if found is None:
+        return None
+    one.began -= found.seconds
+    one.moments, one.networks = list(found.moments), list(found.networks)
+    return jax.tree.unflatten(structure, found.state)
+
+
+def _save(
+    saved: Checkpoints, batch: Lane, lanes: Sequence[_Occupant | None], seconds: float
+) -> None:
+    """Saves the runs in these lanes that have trained for so long."""
+    now = perf_counter()
+    old = [(i, one) for i, one in enumerate(lanes) if one and now - one.began > seconds]
+    if not old:
+        return
+    leaves = [numbers_in(leaf) for leaf in jax.tree.leaves(batch.state)]
+    for i, one in old:
+        state = [leaf[i] for leaf in leaves]
+        saved.save(one.run, UnderWay(state, one.moments, one.networks, now - one.began))
 
 
 def _occupant(run: Run, bucket: Bucket) -> _Occupant:
@@ -243,7 +287,8 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(value).tolist() for name, value in values.items()}
 
 
-def _raised(run: Run, error: Exception) -> Row:
+def raised(run: Run, error: Exception) -> Row:
+    """The row of a run that raised."""
     told = "".join(traceback.format_exception(error))
     return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 

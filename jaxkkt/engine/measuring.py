@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import device
 from jaxkkt.engine.draws import Seen, asked_for, seen
@@ -189,7 +190,7 @@ def forget() -> None:
 
 @once
 def _program(
-    structure: Any, tree: Any, leaves: tuple[Any, ...], _: jax.Device
+    structure: Any, tree: Any, leaves: tuple[Any, ...], here: jax.Device
 ) -> Callable[..., Sequence[Values]]:
     def compute(measurements: tuple[Measurement, ...], everything: Seen) -> list[Values]:
         return [
@@ -200,4 +201,5 @@ def _program(
     kinds, dtypes = structure
     numbers = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct((), d) for d in dtypes])
     everything = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-    return jax.jit(compute).lower(numbers, everything).compile()
+    lowered: Any = jax.jit(compute).lower(numbers, everything)
+    return lowered.compile(compiler_options=quick_options(here.platform))

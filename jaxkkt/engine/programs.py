@@ -163,6 +163,13 @@ def _place(
 
 
 @partial(jax.jit, donate_argnums=0)
+def restore(batch: Lane, lane: Array, state: Any) -> Lane:
+    """The run on a lane goes on from another state of its own."""
+    put = partial(jax.lax.dynamic_update_index_in_dim, index=lane, axis=0)
+    return batch._replace(state=jax.tree.map(put, batch.state, state))
+
+
+@partial(jax.jit, donate_argnums=0)
 def _resume(batch: Lane, lane: Array, pause: Pause) -> Lane:
     """The lane goes on, up to its next pause."""
     status = batch.state.status.at[lane].set(int(Status.RUNNING))

@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxkkt.engine import results
+from jaxkkt.engine.checkpoints import path_of
 from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.records import entries_in, entries_of, has_spec, record_of, row_of
@@ -25,6 +26,7 @@ from jaxkkt.store.store import plain
 log = logging.getLogger("jaxkkt")
 
 RESULTS = "results.nc"
+CHECKPOINTS = "checkpoints"
 # The results file is written again as rows land: first after so long, and then so seldom that it
 # takes no more than this share of the time.
 SECONDS_BETWEEN_RESULTS = 30.0
@@ -96,6 +98,10 @@ class Stored:
             self._store.save_network(row.run.name, row.kept)
         value, definitions = record_of(row, self._buckets[row.run])
         self._writer.add(row.run.name, value, definitions)
+        checkpoint = path_of(self._store.folder / CHECKPOINTS, row.run)
+        if checkpoint.exists():
+            self._writer.sync()
+            checkpoint.unlink()
         self.rows[row.run] = row._replace(kept=None)
         self._settings.pop(row.run, None)
         if monotonic() > self._next:

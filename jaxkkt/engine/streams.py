@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import cycle
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
 
@@ -26,6 +27,7 @@ def run_streams(
     show: Callable[[], None],
     keep: Collection[Run] = (),
     asked: Event | None = None,
+    checkpoints: Path | None = None,
 ) -> Generator[Row, None, None]:
     """Rows of the runs not in `done`, as they end; one stream for each of `tallies`.
 
@@ -45,7 +47,7 @@ def run_streams(
         with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and (compiled := compiled_before_a_stop(programs[device])):
-                    for row in run_bucket(bucket, queue, compiled, tally, stop, keep):
+                    for row in run_bucket(bucket, queue, compiled, tally, stop, keep, checkpoints):
                         ended.put(row)
 
     def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:

@@ -5,6 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -35,6 +36,16 @@ class Options:
     """train nothing: tables and figures of the rows that are in the output folder so far"""
     keep: bool = False
     """keep the trained networks in the output folder, for jk.load_network"""
+    mix: bool = False
+    """use rows of other versions, machines or flags in the output folder, too; results say which"""
+    shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = ""
+    """train the I-th of N equal shares alone; the command without it makes tables and figures"""
+    workers: int = 0
+    """train in so many processes of this machine, of which any may die"""
+    executor: Annotated[str, tyro.conf.arg(metavar="dask=ADDRESS")] = ""
+    """train in the workers of a Dask cluster"""
+    patience: float = inf
+    """seconds without news from workers after which to give up"""
     quiet: bool = False
     """no progress bar, and only warnings and errors"""
     log_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None

@@ -19,6 +19,7 @@ from jaxkkt.files import write_whole
 from jaxkkt.runs.run import unique
 from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged
+from jaxkkt.studies.machines import executor_of, shard_of
 from jaxkkt.studies.options import Options, Preset, read
 from jaxkkt.studies.parts import Context, Panel, Part
 from jaxkkt.training import Status
@@ -88,7 +89,8 @@ class Study:
             for report in self.reports(options):
                 raised += report.raised
                 print(report.text)
-                log.info("wrote %s", ", ".join(map(str, report.files)))
+                if report.files:
+                    log.info("wrote %s", ", ".join(map(str, report.files)))
         except KeyboardInterrupt as stopped:
             log.warning("stopped; the same command goes on with the rows in %s", options.out)
             return getattr(stopped, "code", 130)
@@ -103,11 +105,13 @@ class Study:
         """Trains and measures part after part, and writes the files of each."""
         parts = self.checked_parts(options)
         about = self._provenance(options)
-        for part in parts:
-            yield self._report(part, options)
-            if part.forget:
-                engine.forget()
-        write_whole(options.out / "provenance.json", _json(about))
+        with executor_of(options) as executor:
+            for part in parts:
+                yield self._report(part, options, executor)
+                if part.forget:
+                    engine.forget()
+        if not options.shard:
+            write_whole(options.out / "provenance.json", _json(about))
 
     def checked_parts(self, options: Options) -> Sequence[Part]:
         """The parts for these options; ValueError where two would share their files."""
@@ -124,17 +128,31 @@ class Study:
         log.info("%s%s", named, planned.describe())
         log.info("about %.1f minutes of training here", planned.minutes())
 
-    def _report(self, part: Part, options: Options) -> Report:
-        folder = options.out / part.name
+    def _report(self, part: Part, options: Options, executor: Any) -> Report:
+        folder, shard = options.out / part.name, shard_of(options)
         progress = False if options.quiet else None
         if options.landed:
-            swept = engine.landed(part.runs, store=folder)
+            swept = engine.landed(part.runs, store=folder, mix=options.mix)
             files = []
         else:
             self._plan(part)
             keep: Literal["params"] | None = "params" if part.keep or options.keep else None
-            swept = engine.sweep(part.runs, store=folder, keep=keep, progress=progress)
+            swept = engine.sweep(
+                part.runs,
+                store=folder,
+                keep=keep,
+                progress=progress,
+                executor=executor,
+                patience=options.patience,
+                shard=shard,
+                mix=options.mix,
+            )
             files = [folder / "results.nc"]
+        raised = int((swept.status == Status.RAISED).sum())
+        if shard is not None:
+            mine = int((swept.status != engine.NOT_RUN).sum())
+            text = f"{part.name} shard {options.shard}: {mine} runs are in {folder}".strip()
+            return Report(part, swept, [], text, [], raised)
         results = swept
         if part.derived is not None:
             results = part.derived.compute(swept, Context(part.runs, folder, progress))
@@ -158,7 +176,6 @@ class Study:
         for panel in part.panels:
             files += draw(panel, results, folder)
         shown = [part.name, *texts.values()] if part.name else texts.values()
-        raised = int((swept.status == Status.RAISED).sum())
         return Report(part, results, claims, "\n\n".join(shown) + "\n", files, raised)
 
     def _provenance(self, options: Options) -> Mapping[str, Any]:

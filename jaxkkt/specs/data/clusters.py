@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import mixtures
+from jaxkkt.compiling import quick_jit
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, described
 from jaxkkt.specs.data.base import require_whole
@@ -94,7 +95,7 @@ class Clusters(Distribution):
         return drawn, means, labels
 
 
-@partial(jax.jit, static_argnums=(3, 4))
+@partial(quick_jit, static_argnums=(3, 4))
 def _truth(spec: Clusters, data_key: Array, test_key: Array, samples: int, dim: int) -> Any:
     (_, _, cluster), means, labels = spec._drawn(data_key, data_key, samples, dim)
     (_, _, test_cluster), _, _ = spec._drawn(test_key, data_key, spec.tests, dim, fresh=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import datasets, spans
+from jaxkkt.compiling import quick_jit
 from jaxkkt.datasets import Dataset
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
@@ -152,12 +153,12 @@ class Function(Distribution):
         return self.function
 
 
-@partial(jax.jit, static_argnums=(2, 3))
+@partial(quick_jit, static_argnums=(2, 3))
 def _drawn(spec: Any, key: Array, samples: int, dim: int) -> Any:
     return spec.draw(key, samples, dim)
 
 
-@partial(jax.jit, static_argnums=3)
+@partial(quick_jit, static_argnums=3)
 def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
     return spec.draw_test(key, data_key, dim)
 

@@ -1,0 +1,107 @@
+"""Runs under way, in files: one that is killed goes on from there, to the same bits."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.devices import environment
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run, hash_of
+from jaxkkt.store.arrays import read_arrays, write_arrays
+
+log = logging.getLogger("jaxkkt")
+
+# A run is saved so often once it has trained for so long.
+SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+class UnderWay(NamedTuple):
+    """A run between two steps: the leaves of its state as numbers, what was measured on its way,
+    the networks there, and the seconds that it took so far."""
+
+    state: Sequence[Any]
+    moments: Sequence[dict[str, Any]]
+    networks: Sequence[Params]
+    seconds: float
+
+
+class Checkpoints:
+    """Checkpoints of the runs of a bucket, by run, in a folder.
+
+    One counts only where the same code, versions and devices go on at the same shape. One that
+    cannot be written is told, and training goes on.
+    """
+
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self._folder = folder
+        self._owner = hash_of([environment(), bucket.computed_as, bucket.lanes])
+        self._next = perf_counter() + SECONDS_BETWEEN_CHECKPOINTS
+
+    def are_due(self) -> bool:
+        """Whether it is time to save, and not again before so long."""
+        if perf_counter() < self._next:
+            return False
+        self._next = perf_counter() + SECONDS_BETWEEN_CHECKPOINTS
+        return True
+
+    def save(self, run: Run, found: UnderWay) -> None:
+        arrays: dict[str, Any] = {"seconds": found.seconds}
+        for i, leaf in enumerate(found.state):
+            arrays[f"state {i}"] = leaf
+        for i, moment in enumerate(found.moments):
+            arrays |= {f"moment {i} {name}": value for name, value in moment.items()}
+        for i, network in enumerate(found.networks):
+            arrays |= {f"network {i} {name}": value for name, value in network._asdict().items()}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_arrays(path_of(self._folder, run), f"{self._owner} {run.name}", arrays)
+        except OSError as error:
+            log.warning("no checkpoint of %s: %s", run.name, error)
+
+    def load(self, run: Run, like: Any) -> UnderWay | None:
+        """What was saved of a run whose state has leaves `like` these, where that counts."""
+        path = path_of(self._folder, run)
+        if not path.exists():
+            return None
+        try:
+            arrays = read_arrays(path, f"{self._owner} {run.name}")
+        except ValueError as error:
+            log.warning("training begins anew: %s", error)
+            return None
+        state = [_leaf(arrays.pop(f"state {i}"), leaf) for i, leaf in enumerate(like)]
+        seconds = float(arrays.pop("seconds"))
+        moments: dict[int, dict[str, Any]] = {}
+        networks: dict[int, dict[str, Any]] = {}
+        for name, value in arrays.items():
+            kind, number, what = name.split(" ", 2)
+            place = moments if kind == "moment" else networks
+            place.setdefault(int(number), {})[what] = value
+        return UnderWay(
+            state,
+            [moments[i] for i in sorted(moments)],
+            [Params(**networks[i]) for i in sorted(networks)],
+            seconds,
+        )
+
+
+def path_of(folder: Path, run: Run) -> Path:
+    return folder / f"{run.name}.npz"
+
+
+def numbers_in(leaf: Any) -> np.ndarray:
+    """An array on the host; of keys, their numbers."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _leaf(numbers: Any, like: Any) -> Any:
+    if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(numbers)
+    return numbers

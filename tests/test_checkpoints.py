@@ -1,0 +1,202 @@
+"""Long runs that are killed go on from their last checkpoint, to the same bits."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
+
+import optax
+import pytest
+import xarray as xr
+from cases import rows_in, sweep
+
+import jaxkkt as jk
+from jaxkkt.engine import checkpoints, lanes
+from jaxkkt.engine.checkpoints import Checkpoints
+
+SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
+KINDS = {
+    "flow": {},
+    "momentum": {
+        "optimizer": jk.optimizer(optax.sgd, learning_rate=1e-3, momentum=0.9),
+        "max_steps": 200,
+    },
+    "batches": {
+        "optimizer": jk.optimizer(optax.sgd, learning_rate=1e-3),
+        "batch_size": 4,
+        "max_steps": 200,
+    },
+    "ball": {"protocol": jk.lazy.lazy_flow(10.0)},
+    "curve": {"curve": jk.Curve([-1, -5, -20], measure=jk.Flips())},
+    "adversarial": {"protocol": jk.adversarial.AdversarialProtocol(batch_size=4, patience=20)},
+}
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """A checkpoint after every chunk, and chunks of few steps."""
+    monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(lanes, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(lanes, "CHUNK_SECONDS", 0.0)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def killed(monkeypatch, often):
+    """A function that sweeps and is killed after so many checkpoints."""
+
+    def run(count, *args, **kwargs):
+        save, left = Checkpoints.save, [count]
+
+        def then_die(self, *found):
+            save(self, *found)
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, "save", then_die)
+            with pytest.raises(Killed):
+                sweep(*args, **kwargs)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
+    runs = jk.grid(**SIZES, **KINDS[kind])
+    whole = sweep(runs)
+    killed(5, runs, store=tmp_path)
+    saved = sorted((tmp_path / "checkpoints").iterdir())
+    assert saved
+    found, load = [], Checkpoints.load
+
+    def noted(self, run, like):
+        under_way = load(self, run, like)
+        found.append(under_way)
+        return under_way
+
+    monkeypatch.setattr(Checkpoints, "load", noted)
+    resumed = sweep(runs, store=tmp_path)
+    xr.testing.assert_identical(resumed, whole)
+    assert sum(one is not None for one in found) == len(saved)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_steps_are_not_done_again(tmp_path, killed, monkeypatch):
+    runs = jk.grid(**{**SIZES, "seed": 0})
+    killed(8, runs, store=tmp_path)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    tallies = []
+    monkeypatch.setattr(
+        jk.engine.driver, "Tally", lambda: tallies.append(lanes.Tally()) or tallies[-1]
+    )
+    table = sweep(runs, store=tmp_path)
+    assert 0 < tallies[0].lane_steps < table.steps.item() - 10
+
+
+def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog):
+    runs = jk.grid(**{**SIZES, "seed": 0})
+    whole = sweep(runs)
+    for harm in ("settings", "bytes"):
+        folder = tmp_path / harm
+        killed(5, runs, store=folder)
+        (path,) = (folder / "checkpoints").iterdir()
+        with monkeypatch.context() as patched:
+            if harm == "settings":
+                patched.setattr(checkpoints, "environment", lambda: {"device": "another"})
+            else:
+                path.write_bytes(path.read_bytes()[:-30])
+            caplog.clear()
+            xr.testing.assert_identical(sweep(runs, store=folder), whole)
+        assert "training begins anew" in caplog.text
+
+
+def test_one_that_cannot_be_written_is_told(tmp_path, often, monkeypatch, caplog):
+    def full(path, owner, arrays):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(checkpoints, "write_arrays", full)
+    table = sweep(jk.grid(**SIZES), store=tmp_path)
+    assert (table.status == jk.Status.CONVERGED).all()
+    assert "no checkpoint of d8" in caplog.text
+    assert "No space left" in caplog.text
+
+
+def test_in_workers(tmp_path, killed):
+    runs = jk.grid(**SIZES)
+    whole = sweep(runs)
+    with ThreadPoolExecutor(1) as executor:
+        killed(5, runs, store=tmp_path, executor=executor)
+    assert list((tmp_path / "checkpoints").iterdir())
+    with ThreadPoolExecutor(1) as executor:
+        xr.testing.assert_identical(sweep(runs, store=tmp_path, executor=executor), whole)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_they_are_saved_at_a_stop(tmp_path, monkeypatch):
+    """By the first signal, of the runs that are worth it."""
+    monkeypatch.setattr(lanes, "SECONDS_WORTH_SAVING", 0.0)
+    monkeypatch.setattr(lanes, "CHUNK_SECONDS", 0.0)
+    runs = jk.grid(**{**SIZES, "seed": 0})
+    whole = sweep(runs)
+    clip, count = lanes.np.clip, [0]
+
+    def stop(*args):
+        count[0] += 1
+        if count[0] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            sleep(0.6)
+        return clip(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lanes.np, "clip", stop)
+        with pytest.raises(jk.engine.Stopped):
+            sweep(runs, store=tmp_path)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    assert not rows_in(tmp_path)
+    xr.testing.assert_identical(sweep(runs, store=tmp_path), whole)
+
+
+LONG = """
+import sys
+import jaxkkt as jk
+from jaxkkt.engine import checkpoints, lanes
+
+checkpoints.SECONDS_BETWEEN_CHECKPOINTS = lanes.SECONDS_BETWEEN_CHECKPOINTS = 1.0
+runs = jk.grid(d=200, samples=300, width=200, delta=0.003, seed=[0])
+jk.sweep(runs, store=sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_no_more_than_what_came_after(tmp_path):
+    """Killed again and again, it comes to its end all the same, with the same bits."""
+    script = tmp_path / "script.py"
+    script.write_text(LONG)
+
+    def start(folder):
+        return subprocess.Popen([sys.executable, script, tmp_path / folder])
+
+    began = monotonic()
+    assert start("whole").wait() == 0
+    seconds, times = monotonic() - began, 0
+    while True:
+        process = start("killed")
+        sleep(0.6 * seconds)
+        process.kill()
+        if process.wait() == 0:
+            break
+        times += 1
+        assert times < 20
+    values = [
+        [(r["ending"], r["measured"]) for r in rows_in(tmp_path / folder).values()]
+        for folder in ("whole", "killed")
+    ]
+    assert values[0] == values[1]

@@ -1,0 +1,253 @@
+"""Processes that train for a sweep: killed, stopped, gone, left alone by their parent."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+import xarray as xr
+from cases import rows_in, sweep
+from test_devices import Inline
+
+import jaxkkt as jk
+from jaxkkt.engine import executors
+from jaxkkt.engine.workers import KILLS, WorkerKilled, Workers
+
+SIZES = {"d": 8, "samples": 6, "width": 20}
+
+
+def kill(number=0, path=None):
+    """Kills its own process; with a path, the first time alone."""
+    if path is None or not os.path.exists(path):
+        if path is not None:
+            open(path, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def square(number):
+    return number**2, os.getpid()
+
+
+def slow_square(number):
+    sleep(0.3)
+    return square(number)
+
+
+class TestWorkers:
+    def test_do_what_they_are_given(self):
+        with Workers(2) as workers:
+            futures = [workers.submit(square, i) for i in range(6)]
+            assert [future.result()[0] for future in futures] == [0, 1, 4, 9, 16, 25]
+            failing = workers.submit(square, "x")
+            with pytest.raises(TypeError):
+                failing.result()
+            assert workers.submit(square, 3).result()[0] == 9
+        with pytest.raises(RuntimeError, match="these workers were closed"):
+            workers.submit(square, 1)
+        with pytest.raises(ValueError, match="at least 1 worker, got 0"):
+            Workers(0)
+
+    def test_what_kills_them_is_told_and_the_others_go_on(self, tmp_path):
+        with Workers(2) as workers:
+            futures = [workers.submit(slow_square, i) for i in range(4)]
+            killer = workers.submit(kill)
+            once = workers.submit(kill, 7, str(tmp_path / "once"))
+            futures += [workers.submit(slow_square, i) for i in range(4, 8)]
+            assert [future.result()[0] for future in futures] == [i**2 for i in range(8)]
+            assert once.result() == 7
+            with pytest.raises(WorkerKilled, match=f"{KILLS} processes died while they did this"):
+                killer.result()
+
+    def test_one_that_is_killed_from_outside_is_replaced(self):
+        with Workers(2) as workers:
+            pid = workers.submit(square, 1).result()[1]
+            futures = [workers.submit(slow_square, i) for i in range(6)]
+            sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+            assert [future.result()[0] for future in futures] == [i**2 for i in range(6)]
+            assert pid not in {future.result()[1] for future in futures[2:]}
+
+    def test_where_none_lives_all_is_told(self):
+        with Workers(1) as workers:
+            futures = [workers.submit(kill) for _ in range(9)]
+            for future in futures:
+                with pytest.raises(WorkerKilled):
+                    future.result()
+
+    def test_what_was_cancelled_is_not_done(self, tmp_path):
+        with Workers(1) as workers:
+            first = workers.submit(slow_square, 1)
+            second = workers.submit(kill)
+            assert second.cancel()
+            assert first.result()[0] == 1
+            with pytest.raises(CancelledError):
+                second.result()
+
+    def test_end_with_their_block(self):
+        with Workers(2) as workers:
+            pid = workers.submit(square, 1).result()[1]
+            workers.submit(sleep, 60)
+        began = monotonic()
+        while _alive(pid):
+            assert monotonic() - began < 20
+            sleep(0.1)
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] not in "ZX"
+    except OSError:
+        return False
+
+
+PARENT = """
+import sys
+from time import sleep
+import jaxkkt as jk
+from jaxkkt.engine.executors import train_part
+from concurrent.futures import ProcessPoolExecutor
+import multiprocessing, os
+
+if __name__ == "__main__":
+    if sys.argv[1] == "ours":
+        executor = jk.Workers(2)
+    else:
+        executor = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+        from jaxkkt.engine.workers import end_with_parent
+        [f.result() for f in [executor.submit(end_with_parent) for _ in range(4)]]
+    print(*{executor.submit(os.getpid).result() for _ in range(9)}, flush=True)
+    sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["ours", "pool"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_they_end_with_their_parent(tmp_path, kind, number):
+    script = tmp_path / "script.py"
+    script.write_text(PARENT)
+    process = subprocess.Popen([sys.executable, script, kind], stdout=subprocess.PIPE, text=True)
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert pids
+    process.send_signal(number)
+    process.wait()
+    process.stdout.close()
+    began = monotonic()
+    while any(map(_alive, pids)):
+        assert monotonic() - began < 10
+        sleep(0.1)
+
+
+class FromInline(Inline):
+    """Runs tasks here; those of the runs that are told raise what a killed worker does."""
+
+    def __init__(self, kills):
+        super().__init__()
+        self.kills, self.asked = kills, []
+
+    def submit(self, function, common, references, *rest):
+        seeds = {reference.seed for reference in references}
+        self.asked.append(seeds)
+        if seeds & self.kills:
+            future = Future()
+            future.set_exception(WorkerKilled("died"))
+            return future
+        return super().submit(function, common, references, *rest)
+
+
+def test_a_task_that_kills_its_worker_is_split(monkeypatch):
+    monkeypatch.setattr(executors, "SHARE_PER_TASK", 1.0)
+    runs = jk.grid(**SIZES, seed=range(4))
+    executor = FromInline({2})
+    table = sweep(runs, executor=executor)
+    assert executor.asked == [{0, 1, 2, 3}, {0}, {1}, {2}, {3}]
+    assert (table.status == jk.Status.RAISED).values.ravel().tolist() == [False, False, True, False]
+    assert "WorkerKilled: died" in table.error.values.ravel()[2]
+    whole = sweep(runs)
+    xr.testing.assert_equal(
+        table.drop_vars("error").isel(seed=[0, 1, 3]), whole.isel(seed=[0, 1, 3])
+    )
+
+
+def test_all_workers_gone():
+    class Nobody:
+        def submit(self, *_):
+            return Future()
+
+    began = monotonic()
+    with pytest.raises(TimeoutError, match=r"no task has ended for 0.5 seconds.*workers left"):
+        sweep(jk.grid(**SIZES), executor=Nobody(), patience=0.5)
+    assert monotonic() - began < 20
+
+
+SWEEP = """
+import json, os, signal, sys
+import jaxkkt as jk
+
+class Kills(jk.Measurement):
+    on_host = True
+
+    def measure(self, data):
+        if float(data.x[0, 0]) in bad:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"one": 1.0}
+
+Kills.__module__ = "jaxkkt.own"  # told by the package's source: a store takes it
+runs = jk.grid(d=8, samples=6, width=20, seed=range(4), measure=Kills)
+bad = [float(jk.draw(runs[2])[1].x[0, 0])]
+
+if __name__ == "__main__":
+    with jk.Workers(2) as workers:
+        table = jk.sweep(runs, store=sys.argv[1], executor=workers, progress=False)
+    print(json.dumps([table.status.values.ravel().tolist(), table.error.values.ravel().tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_kills_its_worker_ends_with_that(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    statuses, errors = json.loads(done.stdout)
+    assert statuses == [1, 1, jk.Status.RAISED, 1]
+    assert "it kills them" in errors[2]
+    assert len(rows_in(tmp_path / "out")) == 4
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_no_row(tmp_path):
+    """One of two is killed in the middle; the rows are those of a serial sweep."""
+    runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(6))
+    whole, killed = sweep(runs), []
+    with Workers(2) as workers:
+        add = jk.engine.stored.Stored.add
+
+        def then_kill(self, row):
+            add(self, row)
+            if len(killed) < 2 and len(self.rows) in (3, 9):
+                killed.append(next(iter(workers._pool._processes)))
+                os.kill(killed[-1], signal.SIGKILL)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(jk.engine.stored.Stored, "add", then_kill)
+            table = sweep(runs, store=tmp_path, executor=workers)
+    assert len(killed) == 2
+    xr.testing.assert_identical(table, whole)
+
+
+@pytest.mark.slow
+def test_a_pool_of_spawned_processes(tmp_path):
+    runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        table = sweep(runs, store=tmp_path, executor=pool)
+    xr.testing.assert_identical(table, sweep(runs))
+    assert np.isfinite(table.log_loss).all()
