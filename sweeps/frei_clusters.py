@@ -138,7 +138,8 @@ class Options(studies.Options):
 
 
 PRESETS = {
-    "quick": studies.Preset("116 networks, d to 1,000"),
+    "quick": studies.Preset("92 networks, d to 1,000", per_cluster=(1, 4, 40)),
+    "page": studies.Preset("116 networks, d to 1,000: what docs/clusters.md shows"),
     "full": studies.Preset(
         "d to 10,000, 100 clusters, 5 seeds",
         d=(100, 300, 1000, 3000, 10_000),

@@ -229,7 +229,10 @@ class Options(studies.Options):
 
 
 PRESETS = {
-    "quick": studies.Preset("48 and 160 networks, d = 20"),
+    "quick": studies.Preset(
+        "32 and 120 networks, d = 20", clusters=(4, 20, 100, 200), samples=(16, 64, 256)
+    ),
+    "page": studies.Preset("48 and 160 networks, d = 20: what docs/open.md shows"),
     "full": studies.Preset(
         "d = 50, 500 clusters, 5 seeds; 640 samples, 20 seeds",
         d=50,

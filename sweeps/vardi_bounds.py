@@ -156,7 +156,15 @@ class Options(studies.Options):
 
 
 PRESETS = {
-    "quick": studies.Preset("30 networks of 2 to 4 samples, 30 of the paper's counts, d to 400"),
+    "quick": studies.Preset(
+        "12 networks of 2 or 4 samples, 24 of the paper's counts, d to 400",
+        few=(2, 4),
+        large_d=(100, 400, 1000),
+        d=(50, 100, 200, 400),
+    ),
+    "page": studies.Preset(
+        "30 networks of 2 to 4 samples, 30 of the paper's counts, d to 400: what docs/bounds.md shows"
+    ),
     "full": studies.Preset(
         "d to 1,000 at the paper's counts, to 4,000 for few samples, 5 seeds",
         few=(2, 3, 4, 6, 8),

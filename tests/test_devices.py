@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import jax
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_info
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
-from jaxkkt.engine.devices import cores, devices, using
+from jaxkkt.engine.devices import cores, devices, environment, using
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
 from jaxkkt.store import Writer
@@ -89,6 +90,64 @@ def whole():
     return table
 
 
+def test_the_environment_says_all_that_bits_depend_on():
+    here, versions = environment(), environment()["versions"]
+    assert versions == {name: version(name) for name in ("jaxkkt", "jax", "jaxlib", "optax")}
+    assert here["device"] == jax.devices()[0].device_kind
+    assert here["platform"] == jax.devices()[0].client.platform_version
+    assert here["xla_flags"] == os.environ.get("XLA_FLAGS", "")
+    assert here["cpu_instructions"]
+    assert here["threads"] >= 1
+    assert len(here["code"]) == 64
+    assert here["settings"]["jax_enable_x64"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_a_device_that_is_not_there(platform, tmp_path):
+    """Asked for by JAX's own variable, or by the option of a study: both say what there is."""
+    if any(device.platform != "cpu" for device in jax.devices()):
+        pytest.skip("there is an accelerator")
+    study = [sys.executable, "-m", "sweeps.vardi_figures", "--out", str(tmp_path)]
+    option = ["--platform", {"cuda": "gpu"}.get(platform, platform)]
+    for command, environ in (
+        (study, os.environ | {"JAX_PLATFORMS": platform}),
+        ([*study, *option], os.environ),
+    ):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "only cpu" in done.stderr
+        assert "install the JAX of that device" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_harmed_compilation_cache_changes_nothing(tmp_path):
+    script = (
+        "import json, jaxkkt as jk\n"
+        "table = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=range(2)), progress=False)\n"
+        "print(json.dumps(table.flip_size.values.ravel().tolist()))"
+    )
+    cache = tmp_path / "cache"
+    cached = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    cached["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+    def sizes():
+        command = [sys.executable, "-W", "ignore", "-c", script]
+        return subprocess.run(
+            command, env=os.environ | cached, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = sizes()
+    files = sorted(path for path in cache.rglob("*") if path.is_file())
+    assert len(files) > 5
+    for i, path in enumerate(files):
+        content = path.read_bytes()
+        harmed = (content[: len(content) // 2], b"", b"x" * len(content), files[0].read_bytes())
+        path.write_bytes(harmed[i % 4])
+    assert sizes() == first
+
+
 class TestDevices:
     @pytest.mark.slow
     @pytest.mark.parametrize("count", [2, 4])
@@ -111,8 +170,8 @@ class TestDevices:
     def test_accelerators_share_the_runs_and_have_a_stream_each(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
         gpus = [SimpleNamespace(platform="gpu")] * 4
-        (alone,) = buckets.plan(runs, "gpu", 1)
-        (shared,) = buckets.plan(runs, "gpu", 4)
+        (alone,) = buckets.plan(runs, gpus[:1])
+        (shared,) = buckets.plan(runs, gpus)
         assert alone.lanes == 40
         assert shared.lanes == 10
         assert buckets.streams([shared], gpus) == 4

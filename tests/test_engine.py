@@ -22,6 +22,10 @@ from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.training import Status
 
 
+def planned_for(runs, platform="cpu"):
+    return plan(runs, [SimpleNamespace(platform=platform)])
+
+
 def mixed_grid() -> list[jk.Run]:
     return [
         *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5]),
@@ -34,7 +38,7 @@ def mixed_grid() -> list[jk.Run]:
 class TestPlan:
     def test_every_run_has_one_place_that_holds_it(self):
         runs = mixed_grid()
-        planned = plan(runs)
+        planned = planned_for(runs)
         assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
         for b in planned:
             assert b.lanes == 1
@@ -45,34 +49,40 @@ class TestPlan:
 
     def test_padding_is_bounded_and_shapes_are_shared(self):
         runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
-        planned = plan(runs)
+        planned = planned_for(runs)
         shapes = {(r.samples, r.d, r.width) for r in runs}
         assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
         assert len(planned) < len(shapes) / 2
 
     def test_depends_on_the_runs_and_not_their_order(self):
         runs = mixed_grid()
-        assert plan(runs) == plan(runs[::-1])
+        assert planned_for(runs) == planned_for(runs[::-1])
 
     def test_an_accelerator_runs_many_lanes_and_a_cpu_many_streams(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
-        (bucket,) = plan(runs, "gpu")
+        (bucket,) = planned_for(runs, "gpu")
         assert 8 <= bucket.lanes <= 40
-        assert buckets.streams(plan(runs), jax.devices("cpu")) == min(40, buckets.cores())
-        huge = plan(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
+        assert buckets.streams(planned_for(runs), jax.devices("cpu")) == min(40, buckets.cores())
+        huge = planned_for(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
         assert buckets.streams(huge, jax.devices("cpu")) == 1
+
+    def test_an_accelerator_never_has_one_lane(self):
+        """A batch of one is compiled to other bits."""
+        for seeds in (1, 2, 3):
+            (bucket,) = planned_for(jk.grid(d=8, samples=6, width=20, seed=range(seeds)), "gpu")
+            assert bucket.lanes >= 2
 
     def test_a_ball_keeps_the_initial_weights_too(self):
         ball = jk.lazy.lazy_flow(1.0)
         inside, free = (
-            plan(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].lane_bytes
+            planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].lane_bytes
             for protocol in (ball, ball.replace(ball=None))
         )
         assert inside - free == 4 * 8 * 30
 
     def test_mini_batches_and_full_batches_are_kept_apart(self):
         runs = jk.grid(d=8, alpha=[1.0, 1.2], seed=0, protocol="paper", batch_size=10)
-        planned = plan(runs)
+        planned = planned_for(runs)
         assert [b.samples for b in planned] == [8, 12]
 
     def test_describes_the_cost(self):
@@ -122,7 +132,7 @@ class TestRuns:
     def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
         """A single run, a partial batch and another order give the bits of the whole bucket."""
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(plan(runs)[0], lanes=3)
+        bucket = replace(planned_for(runs)[0], lanes=3)
         programs = compile_bucket(bucket)
 
         def rows(some):
@@ -182,7 +192,7 @@ class TestRuns:
 
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(plan(runs)[0], lanes=2)
+        bucket = replace(planned_for(runs)[0], lanes=2)
         programs = compile_bucket(bucket)
         tally = Tally()
         queue = deque(bucket.runs)

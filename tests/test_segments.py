@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -199,6 +202,46 @@ class TestOneWriter:
             assert landed(tmp_path) == {}  # whoever reads is not held up
         with Store(tmp_path).writing(SETTINGS):
             pass
+
+    def test_one_that_is_stopped_holds_it(self, tmp_path):
+        """And goes on to write, since nobody else could meanwhile."""
+        script = """
+import sys
+from jaxkkt.store import Store
+
+with Store(sys.argv[1]).writing({}) as writer:
+    print("writing", flush=True)
+    sys.stdin.readline()
+    writer.add("a", 1)
+"""
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, tmp_path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGSTOP)
+        told = f"process {process.pid} of"
+        with pytest.raises(Busy, match=told), Store(tmp_path).writing({}):
+            pass
+        process.send_signal(signal.SIGCONT)
+        process.communicate("\n")
+        with Store(tmp_path).writing({}):
+            assert [record.value for record in Store(tmp_path).records()] == [1]
+
+    def test_one_that_is_killed_holds_it_no_longer(self, tmp_path):
+        script = """
+import os, signal, sys
+from jaxkkt.store import Store
+
+with Store(sys.argv[1]).writing({}) as writer:
+    writer.add("a", 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        assert subprocess.run([sys.executable, "-c", script, tmp_path]).returncode < 0
+        with Store(tmp_path).writing({}):
+            assert [record.value for record in Store(tmp_path).records()] == [1]
 
     def test_shards_write_side_by_side(self, tmp_path):
         with only_writer(tmp_path, "1-of-2"), only_writer(tmp_path, "2-of-2"):

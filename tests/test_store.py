@@ -3,11 +3,13 @@
 import errno
 import os
 import random
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import lanes, remeasuring, stored, streams
-from jaxkkt.store import Store, Writer
+from jaxkkt.store import Busy, Store, Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
 RUNS = jk.grid(**SIZES, seed=range(3))
@@ -217,6 +219,31 @@ class TestStore:
         with pytest.raises(PermissionError, match="segments"):
             sweep(RUNS, store=tmp_path)
         assert not drawn
+
+    def test_a_store_in_use_is_told_before_training(self, tmp_path, monkeypatch):
+        drawn = []
+        monkeypatch.setattr(lanes, "draw", drawn.append)
+        with Store(tmp_path).writing({}), pytest.raises(Busy, match="is being written by process"):
+            sweep(RUNS, store=tmp_path)
+        assert not drawn
+
+    def test_networks_that_do_not_fit_the_disk(self, tmp_path, monkeypatch):
+        drawn = []
+        monkeypatch.setattr(lanes, "draw", drawn.append)
+        monkeypatch.setattr(stored, "disk_usage", lambda _: SimpleNamespace(free=2000))
+        with pytest.raises(OSError, match=r"3 networks take 0.0 MiB, and .* has 0.0 MiB free"):
+            sweep(RUNS, store=tmp_path, keep="params")
+        assert not drawn
+
+    def test_all_but_the_segments_can_be_deleted(self, tmp_path, monkeypatch):
+        table = sweep(RUNS, store=tmp_path)
+        content = (tmp_path / "results.nc").read_bytes()
+        for path in tmp_path.iterdir():
+            if path.name != "segments":
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+        monkeypatch.setattr(streams, "compile_bucket", None)
+        xr.testing.assert_identical(sweep(RUNS, store=tmp_path), table)
+        assert (tmp_path / "results.nc").read_bytes() == content
 
     def test_rows_of_a_harmed_segment_are_computed_again(self, tmp_path):
         whole = sweep(RUNS, store=tmp_path)

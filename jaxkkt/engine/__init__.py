@@ -1,5 +1,6 @@
 """Runs -> buckets -> lanes in streams -> rows: mixed shapes, more runs than lanes, resume."""
 
+from jaxkkt.engine.devices import NoDevice, require_platform
 from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
 from jaxkkt.engine.interrupts import Stopped, listening
@@ -10,6 +11,7 @@ from jaxkkt.engine.workers import Workers
 
 __all__ = [
     "NOT_RUN",
+    "NoDevice",
     "Plan",
     "Stopped",
     "Summary",
@@ -23,6 +25,7 @@ __all__ = [
     "plan_sweep",
     "read_rows",
     "read_store",
+    "require_platform",
     "summarize",
     "sweep",
 ]

@@ -4,6 +4,7 @@ A bucket is a function of the runs, the protocol and the devices, never of what 
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,8 +25,10 @@ OPERATIONS_PER_COMPILATION = 1e11
 LARGEST_PADDING_SHARE = 0.25
 # Padding of less than this is not worth a thought beside a compilation, whatever its share.
 OPERATIONS_OF_NO_MATTER = 1e10
-# Memory that all lanes may fill.
-LANE_BYTES = {"cpu": 4 * 2**30, "gpu": 32 * 2**30, "tpu": 8 * 2**30}
+# Share of a device's memory that all lanes may fill, in whole GiB; and the memory of a device that
+# does not tell.
+LANE_SHARE = 0.4
+UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
 # operations.
 OPERATIONS_PER_TRIP = 5e6
@@ -118,8 +121,17 @@ class Bucket:
         )
 
 
-def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> list[Bucket]:
-    """Buckets for `runs`, those of the shortest steps first, for `device_count` devices.
+def lane_bytes(device: Any) -> int:
+    """Memory of a device that lanes may fill, from what it says of itself."""
+    told = device.memory_stats() if hasattr(device, "memory_stats") else None
+    limit = (told or {}).get("bytes_limit") or UNKNOWN_BYTES[device.platform]
+    if device.platform == "cpu" and hasattr(os, "sysconf"):
+        limit = min(limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return max(2**30, int(LANE_SHARE * limit) // 2**30 * 2**30)
+
+
+def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
+    """Buckets for `runs` on these devices, of one kind; those of the shortest steps first.
 
     Starting from one bucket a shape, the pair whose union adds the least padding is merged while
     that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
@@ -148,7 +160,7 @@ def plan(runs: Sequence[Run], platform: str = "cpu", device_count: int = 1) -> l
             merged, allowed = _merge(shapes, kind.representation, steps, allowed)
         for union in merged:
             mine = [run for part in union.parts for run in by_shape[part]]
-            found.append(_bucket(mine, union, kind, platform, device_count))
+            found.append(_bucket(mine, union, kind, devices))
     return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
@@ -188,19 +200,17 @@ def _mkd(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return m, k, d
 
 
-def _bucket(
-    runs: list[Run], shape: "_Shape", kind: _Kind, platform: str, device_count: int
-) -> Bucket:
+def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any]) -> Bucket:
     # The longest first: what is left at the end is short.
     runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, r.seed, repr(r)))
     m, d, k = shape.m, shape.d, shape.k
     ball = getattr(runs[0].protocol, "ball", None) is not None
-    lane_bytes = _lane_bytes(kind.representation, m, k, d, ball)
+    of_one = _lane_bytes(kind.representation, m, k, d, ball)
     # A CPU's cores are filled by streams.
-    most = 1 if platform == "cpu" else LANE_BYTES[platform] // lane_bytes
-    lanes = _lanes(-(-len(runs) // device_count), most, _work(kind.representation, m, k, d))
+    most = 1 if devices[0].platform == "cpu" else lane_bytes(devices[0]) // of_one
+    lanes = _lanes(-(-len(runs) // len(devices)), most, _work(kind.representation, m, k, d))
     batch = m if kind.full_batch else runs[0].protocol.batch_size or m  # type: ignore[attr-defined]
-    return Bucket(tuple(runs), m, d, k, kind.representation, batch, lanes, lane_bytes)
+    return Bucket(tuple(runs), m, d, k, kind.representation, batch, lanes, of_one)
 
 
 def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
@@ -213,7 +223,7 @@ def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
     batches = sum(-(-len(b.runs) // b.lanes) for b in buckets)
     if devices[0].platform != "cpu":
         return min(len(devices), batches)
-    fitting = LANE_BYTES["cpu"] // max(b.bytes for b in buckets)
+    fitting = lane_bytes(devices[0]) // max(b.bytes for b in buckets)
     return max(1, min(cores(), fitting, batches))
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -27,9 +28,49 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+class NoDevice(RuntimeError):
+    """A kind of device was asked for that is not there."""
+
+
 def device() -> jax.Device:
-    """Where arrays of this thread go."""
-    return next(iter(jnp.zeros(()).devices()))
+    """Where arrays of this thread go; NoDevice where JAX was asked for what is not there."""
+    try:
+        return next(iter(jnp.zeros(()).devices()))
+    except (RuntimeError, AssertionError) as error:  # both are JAX's, by what was asked for
+        if _backends():
+            raise
+        asked = _CONFIG.jax_platforms
+        raise NoDevice(
+            f"JAX was asked for {asked!r} (JAX_PLATFORMS), and finds no such device here, only "
+            f"{_without_asking()}: install the JAX of that device (pip install 'jax[cuda13]'), or "
+            "do not ask for it"
+        ) from error
+
+
+def require_platform(name: str) -> None:
+    """Raises NoDevice unless arrays go to a device of this platform: "cpu", "gpu" or "tpu"."""
+    here = device().platform
+    if here != name:
+        raise NoDevice(
+            f"{name} was asked for, and there is only {_without_asking()} here, of which JAX uses "
+            f"{here}: install the JAX of that device, or do not ask for it"
+        )
+
+
+def _backends() -> bool:
+    try:
+        return bool(jax.devices())
+    except (RuntimeError, AssertionError):
+        return False
+
+
+def _without_asking() -> str:
+    """The platforms that a process finds that is not asked for any."""
+    code = "import jax; print(*sorted({d.platform for d in jax.devices()}))"
+    environ = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    return found.stdout.strip() or "none"
 
 
 def devices() -> list[jax.Device]:

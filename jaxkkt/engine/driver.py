@@ -102,7 +102,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     Raises ValueError where two measurements of a run return the same name.
     """
     used = devices()
-    buckets = plan(unique(list(runs)), used[0].platform, len(used))
+    buckets = plan(unique(list(runs)), used)
     for run in {jax.tree.structure(r.measure): r for b in buckets for r in b.runs}.values():
         names_of(run, run.measure)
         if run.curve is not None:
@@ -191,6 +191,7 @@ def sweep(
         stop = stack.enter_context(listening())
         stack.enter_context(alone())
         if stored is not None and len(rows) < len(mine):
+            stored.require_room(kept - rows.keys())
             shapes = {run: b.computed_as for b in buckets for run in b.runs}
             stack.enter_context(stored.writing(part, shapes))
             networks = {run: one for run in stored.lacking if (one := stored.network(run))}

@@ -38,7 +38,7 @@ class Row(NamedTuple):
     """A finished run: what was measured and how it ended, as Python numbers and lists of them.
 
     `owners` says which of the run's measurements returned a value, by its place among them.
-    `seconds` went by from its first step to its last measurement, in a lane beside others.
+    `seconds` went by from its first step to its last measurement, in one of so many `lanes`.
     `kept` is the trained network, at the run's own size, where it was asked for. Of a run that
     `raised` the values are its status and the traceback.
     """
@@ -47,6 +47,7 @@ class Row(NamedTuple):
     values: dict[str, Any]
     owners: Mapping[str, int] = {}
     seconds: float = 0.0
+    lanes: int = 1
     kept: Params | None = None
     raised: Exception | None = None
 
@@ -106,6 +107,14 @@ def together(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
+class OutOfMemory(Exception):
+    """The device's memory does not hold the lanes; `runs` were in them."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__(f"no memory for {len(runs)} runs at a time")
+        self.runs = runs
+
+
 @dataclass
 class _Occupant:
     """A run in its lane: what it started from, and what was measured on its way."""
@@ -135,9 +144,29 @@ def run_bucket(
     runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
     Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs are saved
     there now and then, and when stopped, and go on from where they were.
+
+    Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
-    saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
     lanes: list[_Occupant | None] = [None] * bucket.lanes
+    try:
+        yield from _run(bucket, queue, programs, tally, stop, keep, checkpoints, lanes)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise OutOfMemory([one.run for one in lanes if one is not None]) from error
+
+
+def _run(
+    bucket: Bucket,
+    queue: deque[Run],
+    programs: Programs,
+    tally: Tally,
+    stop: Event | None,
+    keep: Collection[Run],
+    checkpoints: Path | None,
+    lanes: list[_Occupant | None],
+) -> Iterator[Row]:
+    saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
     batch: Lane = programs.idle()
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
     while not (stop and stop.is_set()):
@@ -187,7 +216,7 @@ def run_bucket(
                     pause = numbers_of(one.run, len(one.moments))[1]
                     batch = programs.resume(batch, np.int32(i), pause)
                     continue
-                row = _row(one, params, ending, one.run in keep)
+                row = _row(one, params, ending, one.run in keep)._replace(lanes=bucket.lanes)
             except Exception as error:
                 row = raised(one.run, error)
             lanes[i] = None
@@ -279,7 +308,8 @@ def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> 
     values |= ending
     measured = measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
     seconds = perf_counter() - one.began
-    return Row(run, plain(values), {}, seconds, params if keep else None).with_values(measured)
+    row = Row(run, plain(values), {}, seconds, kept=params if keep else None)
+    return row.with_values(measured)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

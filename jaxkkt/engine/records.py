@@ -61,7 +61,7 @@ def record_of(row: Row, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "seed": row.run.seed,
         "ending": ending,
         "measured": measured,
-        "bucket": bucket,
+        "bucket": f"{bucket} {row.lanes} lanes",
         "seconds": round(row.seconds, 3),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

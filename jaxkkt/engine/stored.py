@@ -1,13 +1,16 @@
 """What a sweep has in its store: the rows that are there, those that land, the results file."""
 
+import errno
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from shutil import disk_usage
 from time import monotonic
 from typing import Any
 
+import jax
 import pandas as pd
 import xarray as xr
 
@@ -106,6 +109,19 @@ class Stored:
         self._settings.pop(row.run, None)
         if monotonic() > self._next:
             self._save_results()
+
+    def require_room(self, runs: Collection[Run]) -> None:
+        """Raises OSError where the disk has no room for the networks of these runs."""
+        numbers = sum((run.d + 2) * run.width for run in runs)
+        needed = numbers * jax.dtypes.canonicalize_dtype(float).itemsize
+        place = next(p for p in (self._store.folder, *self._store.folder.parents) if p.exists())
+        free = disk_usage(place).free
+        if needed > free:
+            raise OSError(
+                errno.ENOSPC,
+                f"{len(runs)} networks take {needed / 2**20:,.1f} MiB, and {self._store.folder} "
+                f"has {free / 2**20:,.1f} MiB free: keep fewer, or give another folder",
+            )
 
     def network(self, run: Run) -> Params | None:
         """The trained network, where it was kept."""

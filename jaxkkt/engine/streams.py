@@ -1,8 +1,10 @@
 """Streams: threads that train side by side, each a batch of lanes of its own."""
 
+import logging
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -12,11 +14,15 @@ import jax
 
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import settings, using
-from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.lanes import OutOfMemory, Row, Tally, raised, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.runs.run import Run
 
+log = logging.getLogger("jaxkkt")
+
 SECONDS_BETWEEN_SHOWS = 0.25
+# A batch of one lane is compiled to other bits than those of several.
+LEAST_LANES = 2
 
 
 def run_streams(
@@ -47,8 +53,27 @@ def run_streams(
         with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and (compiled := compiled_before_a_stop(programs[device])):
-                    for row in run_bucket(bucket, queue, compiled, tally, stop, keep, checkpoints):
+                    for row in fitting(bucket, queue, compiled, tally):
                         ended.put(row)
+
+    def fitting(
+        bucket: Bucket, queue: deque[Run], programs: Programs, tally: Tally
+    ) -> Iterator[Row]:
+        """The rows of a bucket; where memory runs out with half the lanes, and so on down to 2."""
+        while True:
+            try:
+                yield from run_bucket(bucket, queue, programs, tally, stop, keep, checkpoints)
+                return
+            except OutOfMemory as error:
+                if bucket.lanes <= LEAST_LANES:
+                    yield from (raised(run, error) for run in error.runs)
+                    continue
+                queue.extendleft(error.runs)
+                lanes = max(LEAST_LANES, bucket.lanes // 2)
+                told = "out of memory with %d lanes (%s): going on with %d"
+                log.warning(told, bucket.lanes, bucket.computed_as, lanes)
+                bucket = replace(bucket, lanes=lanes)
+                programs = compile_bucket(bucket)
 
     def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:
         while not stop.is_set():

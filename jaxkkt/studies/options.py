@@ -44,6 +44,8 @@ class Options:
     """train in so many processes of this machine, of which any may die"""
     executor: Annotated[str, tyro.conf.arg(metavar="dask=ADDRESS")] = ""
     """train in the workers of a Dask cluster"""
+    platform: Literal["", "cpu", "gpu", "tpu"] = ""
+    """kind of device that there must be; by default whatever JAX finds"""
     patience: float = inf
     """seconds without news from workers after which to give up"""
     quiet: bool = False

@@ -68,19 +68,21 @@ class Study:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """The study from a command line; returns the exit code.
 
-        0 if it came to its end, 2 for a ValueError, OSError or ImportError, told in one line, 3 if
-        it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
+        0 if it came to its end, 2 for a ValueError, OSError, ImportError or NoDevice, in one line,
+        3 if it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
         """
         with logged() as tell, engine.listening(command=True):
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
                 return self._run(options)
-            except (ValueError, OSError, ImportError) as error:
+            except (ValueError, OSError, ImportError, engine.NoDevice) as error:
                 log.error("%s", " ".join(str(error).split()))
                 return 2
 
     def _run(self, options: Options) -> int:
+        if options.platform:
+            engine.require_platform(options.platform)
         try:
             if options.dry_run:
                 self.plan(options)

@@ -1,0 +1,422 @@
+"""Takes protections away one by one and sees tests fail: `python -m tests.faults.protections`.
+
+Each is an edit of the package's text, made in a copy. A protection whose removal no test notices is
+one that may be lost unnoticed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Protection(NamedTuple):
+    """What protects against a fault, where, the text without it, and the tests that must fail."""
+
+    fault: int
+    what: str
+    file: str
+    text: str
+    without: str
+    tests: str
+
+
+_SEGMENTS, _LOCK, _STORE = "store/segments.py", "store/lock.py", "store/store.py"
+_STORED, _DRIVER, _DEVICES = "engine/stored.py", "engine/driver.py", "engine/devices.py"
+
+PROTECTIONS = (
+    Protection(
+        1,
+        "fsync before a file is renamed",
+        "files.py",
+        "            os.fsync(file.fileno())\n",
+        "",
+        "test_files.py",
+    ),
+    Protection(
+        1,
+        "a file is written beside, then renamed",
+        "files.py",
+        '    part = path.with_name(path.name + ".part")\n',
+        "    part = path\n",
+        "test_files.py",
+    ),
+    Protection(
+        1,
+        "fsync of the folder after a rename",
+        "files.py",
+        "        sync_folder(path.parent)\n",
+        "",
+        "test_files.py",
+    ),
+    Protection(
+        1,
+        "a network lands before its row",
+        _STORED,
+        "        if row.kept is not None:\n"
+        "            self._store.save_network(row.run.name, row.kept)\n"
+        "        value, definitions = record_of(row, self._buckets[row.run])\n"
+        "        self._writer.add(row.run.name, value, definitions)\n",
+        "        value, definitions = record_of(row, self._buckets[row.run])\n"
+        "        self._writer.add(row.run.name, value, definitions)\n"
+        "        if row.kept is not None:\n"
+        "            self._store.save_network(row.run.name, row.kept)\n",
+        "test_store.py::TestKilled::test_at_every_write_point",
+    ),
+    Protection(
+        1,
+        "a segment begins with what wrote it",
+        _SEGMENTS,
+        '        self._append(2 * f"{self._salt} {header}\\n")\n',
+        '        self._append(f"{self._salt} {header}\\n")\n',
+        "test_segments.py",
+    ),
+    Protection(
+        3,
+        "the first signal waits for the chunk",
+        "engine/interrupts.py",
+        "            if not request.sweeps:\n",
+        "            if True:\n",
+        "test_interrupts.py",
+    ),
+    Protection(
+        3,
+        "runs under way are saved at a stop",
+        "engine/lanes.py",
+        "        _save(saved, batch, lanes, SECONDS_WORTH_SAVING)\n",
+        "        pass\n",
+        "test_checkpoints.py::test_they_are_saved_at_a_stop",
+    ),
+    Protection(
+        4,
+        "the second signal leaves a command at once",
+        "engine/interrupts.py",
+        "            os._exit(128 + number)\n",
+        "            pass\n",
+        "test_interrupts.py::test_the_second_leaves_at_once",
+    ),
+    Protection(
+        5,
+        "the lock is held",
+        _LOCK,
+        "            lock.acquire()\n",
+        "            pass\n",
+        "test_segments.py::TestOneWriter",
+    ),
+    Protection(
+        6,
+        "a line that was begun is taken back",
+        _SEGMENTS,
+        "                os.ftruncate(self._file, self._end)\n",
+        "                pass\n",
+        "test_segments.py::test_what_cannot_be_written_is_named_and_not_there",
+    ),
+    Protection(
+        6,
+        "errors name the file",
+        "files.py",
+        "        raise OSError(error.errno, why, str(path)) from error\n",
+        "        raise\n",
+        "test_files.py",
+    ),
+    Protection(
+        6,
+        "room for networks is looked for first",
+        _DRIVER,
+        "            stored.require_room(kept - rows.keys())\n",
+        "",
+        "test_store.py::TestStore::test_networks_that_do_not_fit_the_disk",
+    ),
+    Protection(
+        7,
+        "nothing is added to a segment after an error",
+        _SEGMENTS,
+        "            self._broken = True\n",
+        "",
+        "test_segments.py::test_what_cannot_be_written_is_named_and_not_there",
+    ),
+    Protection(
+        7,
+        "fsync of rows",
+        _SEGMENTS,
+        "            os.fsync(self._file)\n",
+        "            pass\n",
+        "test_segments.py",
+    ),
+    Protection(
+        9,
+        "a last line that was cut short does not count",
+        _SEGMENTS,
+        '    *lines, rest = path.read_bytes().split(b"\\n")\n    if',
+        '    lines = path.read_bytes().split(b"\\n")\n    rest = b""\n    if',
+        "test_segments.py test_store.py::TestStore",
+    ),
+    Protection(
+        10,
+        "the checksum is compared",
+        _SEGMENTS,
+        "    return text if checksum == _checksum(salt, text) else None\n",
+        "    return text\n",
+        "test_segments.py",
+    ),
+    Protection(
+        10,
+        "what is damaged is moved aside, not deleted",
+        "store/care.py",
+        "        path.rename(place)\n",
+        "        path.unlink()\n",
+        "test_stores.py::TestDamage",
+    ),
+    Protection(
+        11,
+        "leftovers are cleaned",
+        _STORE,
+        "            leftover.unlink(missing_ok=True)\n",
+        "            pass\n",
+        "test_segments.py::TestOneWriter",
+    ),
+    Protection(
+        13,
+        "the whole and a shard exclude each other",
+        _LOCK,
+        "        for other in sorted(others - {part}):\n",
+        "        for other in ():\n",
+        "test_segments.py::TestOneWriter",
+    ),
+    Protection(
+        14,
+        "a pool whose worker died is replaced",
+        "engine/workers.py",
+        "            if isinstance(error, BrokenExecutor):\n"
+        "                self._replace(pool)\n"
+        "                return\n",
+        "",
+        "test_workers.py::TestWorkers::test_one_that_is_killed_from_outside_is_replaced",
+    ),
+    Protection(
+        15,
+        "suspects run alone",
+        "engine/workers.py",
+        "        while self._suspects and not self._running:\n",
+        "        while self._suspects:\n",
+        "test_workers.py::TestWorkers::test_what_kills_them_is_told_and_the_others_go_on",
+    ),
+    Protection(
+        15,
+        "a task that kills its worker is split",
+        "engine/executors.py",
+        "                if type(error).__name__ not in KILLED:\n",
+        "                if True:\n",
+        "test_workers.py::test_a_task_that_kills_its_worker_is_split",
+    ),
+    Protection(
+        16,
+        "the code is in the settings",
+        _DEVICES,
+        '        "code": digest_of_code(PACKAGE),\n',
+        "",
+        "test_identity.py::test_the_code_of_the_package_is_part_of_every_store",
+    ),
+    *(
+        Protection(
+            17,
+            f"{name} in the settings",
+            _DEVICES,
+            text,
+            "",
+            "test_devices.py::test_the_environment_says_all_that_bits_depend_on",
+        )
+        for name, text in {
+            "the platform": '        "platform": here.client.platform_version,\n',
+            "the device": '        "device": here.device_kind,\n',
+            "the CPU": '        "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),\n',
+            "the flags": '        "xla_flags": os.environ.get("XLA_FLAGS", ""),\n',
+            "JAX's settings": '        "settings": settings(),\n',
+        }.items()
+    ),
+    Protection(
+        17,
+        "settings are compared",
+        _STORE,
+        "        if others and not mix:\n",
+        "        if False:\n",
+        "test_segments.py test_store.py::TestExtended",
+    ),
+    Protection(
+        18,
+        "the format is compared",
+        _SEGMENTS,
+        '            if about["format"] > FORMAT:\n',
+        "            if False:\n",
+        "test_segments.py",
+    ),
+    Protection(
+        18,
+        "an older store is refused",
+        _STORE,
+        '        if (self.folder / "settings.json").exists()',
+        '        if False and (self.folder / "settings.json").exists()',
+        "test_segments.py",
+    ),
+    Protection(
+        19,
+        "half the lanes where memory runs out",
+        "engine/lanes.py",
+        '        if "RESOURCE_EXHAUSTED" not in str(error):\n',
+        "        if True:\n",
+        "test_memory.py",
+    ),
+    Protection(
+        20,
+        "a device that is not there is told",
+        _DEVICES,
+        "        if _backends():\n",
+        "        if True:\n",
+        "test_devices.py::test_a_device_that_is_not_there",
+    ),
+    Protection(
+        25,
+        "at least two lanes on an accelerator",
+        "engine/buckets.py",
+        "    return min(range(2, max(2, min(most, runs)) + 1), key=cost)\n",
+        "    return min(range(1, max(1, min(most, runs)) + 1), key=cost)\n",
+        "test_engine.py::TestPlan",
+    ),
+    Protection(
+        39,
+        "a store of other runs is refused",
+        _STORED,
+        "        if not found:\n",
+        "        if False:\n",
+        "test_store.py::TestStore::test_other_runs_alone_are_refused_with_what_differs",
+    ),
+    Protection(
+        41,
+        "the number of threads in the settings",
+        _DEVICES,
+        '        **({"threads": threads()} if here.platform == "cpu" else {}),\n',
+        "",
+        "test_devices.py::TestCores",
+    ),
+    Protection(
+        43,
+        "a line's checksum covers what wrote its segment",
+        _SEGMENTS,
+        '    return sha256(f"{salt}{text}".encode()).hexdigest()[:32]\n',
+        '    return sha256(f"{text}".encode()).hexdigest()[:32]\n',
+        "test_segments.py::test_rows_that_changed_places_do_not_count",
+    ),
+    Protection(
+        43,
+        "a network's file says whose it is",
+        "store/arrays.py",
+        "    if whose != owner:\n",
+        "    if False:\n",
+        "test_stores.py::TestDamage",
+    ),
+    Protection(
+        44,
+        "nobody is asked for a lock",
+        "engine/results.py",
+        "        dataset.dump_to_store(H5NetCDFStore(file))\n",
+        '        pass\n    return dataset.to_netcdf(engine="h5netcdf")\n',
+        "test_store.py::TestStore::test_saving_asks_nobody_for_a_lock",
+    ),
+    Protection(
+        45,
+        "a run that raises ends with that",
+        "engine/lanes.py",
+        "                row = raised(one.run, error)\n",
+        "                raise\n",
+        "test_raised.py",
+    ),
+    Protection(
+        46,
+        "patience",
+        "engine/executors.py",
+        "                elif monotonic() - last > patience:\n",
+        "                elif False:\n",
+        "test_workers.py::test_all_workers_gone",
+    ),
+    Protection(
+        47,
+        "workers watch their parent",
+        "engine/workers.py",
+        "    Thread(target=watch, daemon=True).start()\n",
+        "    pass\n",
+        "test_workers.py::test_they_end_with_their_parent",
+    ),
+    Protection(
+        48,
+        "workers take the sweep's number of threads",
+        "engine/executors.py",
+        "    split_among(threads)\n",
+        "",
+        "test_devices.py::TestCores",
+    ),
+    Protection(
+        50,
+        "a finished store is not written",
+        _DRIVER,
+        "        if stored is not None and len(rows) < len(mine):\n",
+        "        if stored is not None:\n",
+        "test_store.py::TestStore::test_a_folder_that_cannot_be_written_is_told_before_training",
+    ),
+    Protection(
+        51,
+        "measurements that are missing are seen",
+        "engine/records.py",
+        "    return row, tuple(i for i in range(len(run.measure)) if i not in have)\n",
+        "    return row, ()\n",
+        "test_store.py::TestExtended::test_by_measurements",
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns 1 where the removal of a protection was not noticed."""
+    wanted = {int(number) for number in arguments}
+    chosen = [one for one in PROTECTIONS if not wanted or one.fault in wanted]
+    print("| # | removed | tests fail |\n| --- | --- | --- |", flush=True)
+    unnoticed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for one, noticed in zip(chosen, pool.map(noticed_without, chosen), strict=True):
+            unnoticed += noticed != "yes"
+            print(f"| {one.fault} | {one.what} | {noticed} |", flush=True)
+    return int(unnoticed > 0)
+
+
+def noticed_without(one: Protection) -> str:
+    """Whether the tests fail in a copy without the protection."""
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        ignored = shutil.ignore_patterns(".git", ".*_cache", "__pycache__", "results", "docs")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        path = copy / "jaxkkt" / one.file
+        text = path.read_text()
+        if text.count(one.text) != 1:
+            return f"NOT FOUND in {one.file}"
+        path.write_text(text.replace(one.text, one.without))
+        tests = [f"tests/{test}" for test in one.tests.split()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "", *tests]
+        environ = os.environ | {"PYTHONPATH": str(copy)}
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environ, capture_output=True, text=True, timeout=600
+            )
+        except subprocess.TimeoutExpired:
+            return "yes"  # what waits for ever is seen
+        if done.returncode == 1:
+            return "yes"
+        return "NO" if done.returncode == 0 else f"NOT RUN: {done.stdout[-200:]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Files that are whole or not there."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from jaxkkt import files
+from jaxkkt.files import write_whole
+
+
+def test_the_order_of_writing(tmp_path, monkeypatch):
+    """Content on the disk, then its name, then that on the disk: so a crash leaves either all."""
+    done = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(file):
+        kind = "folder" if os.path.isdir(f"/proc/self/fd/{file}") else "file"
+        done.append((kind, os.fstat(file).st_size if kind == "file" else 0))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda a, b: done.append("name") or replace(a, b))
+    write_whole(tmp_path / "a", b"12345")
+    assert done == [("file", 5), "name", ("folder", 0)]
+    assert (tmp_path / "a").read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize("function", ["open", "fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, function, code):
+    path = tmp_path / "a"
+    write_whole(path, b"old")
+
+    def fails(*_):
+        raise OSError(code, os.strerror(code))
+
+    owner = {"open": files, "fsync": os, "replace": Path}[function]
+    monkeypatch.setattr(owner, function, fails, raising=False)
+    with pytest.raises(OSError, match=rf"cannot be written \({os.strerror(code)}\).*a'") as caught:
+        write_whole(path, b"new")
+    assert caught.value.errno == code
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"

@@ -1,0 +1,99 @@
+"""Too little memory: fewer lanes by rule; and how many there are at first."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+import xarray as xr
+from cases import rows_in, sweep
+
+import jaxkkt as jk
+from jaxkkt.engine import buckets, driver, streams
+from jaxkkt.engine.buckets import lane_bytes
+
+RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12))
+
+
+@pytest.fixture
+def eight_lanes(monkeypatch):
+    """Buckets of eight lanes, and a function that lets those of more than so many not fit."""
+    plan = driver.plan
+    monkeypatch.setattr(buckets, "_lanes", lambda runs, most, work: 8)
+    monkeypatch.setattr(driver, "plan", lambda runs, devices: plan(runs, devices))
+    monkeypatch.setattr(driver, "streams", lambda *_: 1)
+    compiled, tried = streams.compile_bucket, []
+
+    def at_most(lanes):
+        def compile_bucket(bucket):
+            programs = compiled(bucket)
+
+            def advance(*args):
+                tried.append(bucket.lanes)
+                if bucket.lanes > lanes:
+                    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+                return programs.advance(*args)
+
+            return programs._replace(advance=advance)
+
+        monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
+        return tried
+
+    return at_most
+
+
+def test_fewer_lanes_are_taken_and_recorded(eight_lanes, tmp_path, caplog):
+    whole = sweep(RUNS)
+    tried = eight_lanes(2)
+    table = sweep(RUNS, store=tmp_path)
+    assert list(dict.fromkeys(tried)) == [8, 4, 2]
+    assert (table.status == jk.Status.CONVERGED).all()
+    assert "out of memory with 8 lanes" in caplog.text
+    assert "going on with 2" in caplog.text
+    assert {row["bucket"].rsplit(" ", 2)[1] for row in rows_in(tmp_path).values()} == {"2"}
+    xr.testing.assert_allclose(table, whole, rtol=1e-3)
+
+
+def test_where_two_do_not_fit_the_runs_end_with_that(eight_lanes):
+    tried = eight_lanes(1)
+    with pytest.raises(Exception, match="no memory for 2 runs at a time") as caught:
+        sweep(RUNS)
+    assert set(tried) == {8, 4, 2}
+    assert "RESOURCE_EXHAUSTED" in str(caught.value.__cause__)
+
+
+def test_other_errors_of_the_device_are_raised(eight_lanes, monkeypatch):
+    eight_lanes(8)
+
+    def fails(*_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no such thing")
+
+    monkeypatch.setattr(
+        streams,
+        "compile_bucket",
+        lambda bucket, compiled=streams.compile_bucket: compiled(bucket)._replace(advance=fails),
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such thing"):
+        sweep(RUNS)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [({"bytes_limit": 100 * 2**30}, 40), ({"bytes_limit": 2**29}, 1), (None, 6)],
+)
+def test_what_lanes_may_fill(told, expected):
+    gpu = SimpleNamespace(platform="gpu", memory_stats=lambda: told)
+    assert lane_bytes(gpu) == expected * 2**30
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_lanes_come_from_the_memory():
+    runs = jk.grid(d=1000, samples=2000, width=1000, seed=range(500))
+    found = []
+    for gigabytes in (16, 80):
+        gpu = SimpleNamespace(
+            platform="gpu", memory_stats=lambda b=gigabytes: {"bytes_limit": b * 2**30}
+        )
+        (bucket,) = buckets.plan(runs, [gpu])
+        assert bucket.bytes <= 0.4 * gigabytes * 2**30
+        found.append(bucket.lanes)
+    assert found[1] > 4 * found[0]
