@@ -163,7 +163,7 @@ PRESETS = {
         d=(50, 100, 200, 400),
     ),
     "page": studies.Preset(
-        "30 networks of 2 to 4 samples, 30 of the paper's counts, d to 400: what docs/bounds.md shows"
+        "30 and 30 networks, 2 to 4 samples or the paper's counts: what docs/bounds.md shows"
     ),
     "full": studies.Preset(
         "d to 1,000 at the paper's counts, to 4,000 for few samples, 5 seeds",

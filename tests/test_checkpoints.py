@@ -68,7 +68,10 @@ def killed(monkeypatch, often):
     return run
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [k if k in ("flow", "curve") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+)
 def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
     runs = jk.grid(**SIZES, **KINDS[kind])
     whole = sweep(runs)

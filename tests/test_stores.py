@@ -1,6 +1,7 @@
 """`jaxkkt store`: lists, verifies, repairs, merges, exports, and says what failed."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,18 @@ def store(*arguments):
     return main(["store", *map(str, arguments)])
 
 
+@pytest.fixture(scope="module")
+def two_stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    sweep(RUNS[:2], store=folder / "one", keep="params")
+    sweep(RUNS[2:], store=folder / "two")
+    return folder
+
+
 @pytest.fixture
-def swept(tmp_path):
+def swept(two_stores, tmp_path):
     """A folder with a store of two rows in each of two folders, as of a study's parts."""
-    sweep(RUNS[:2], store=tmp_path / "out" / "one", keep="params")
-    sweep(RUNS[2:], store=tmp_path / "out" / "two")
-    return tmp_path / "out"
+    return Path(shutil.copytree(two_stores, tmp_path / "out"))
 
 
 def test_what_is_there(swept, capsys):

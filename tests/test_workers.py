@@ -40,6 +40,7 @@ def slow_square(number):
     return square(number)
 
 
+@pytest.mark.slow
 class TestWorkers:
     def test_do_what_they_are_given(self):
         with Workers(2) as workers:
@@ -112,7 +113,6 @@ PARENT = """
 import sys
 from time import sleep
 import jaxkkt as jk
-from jaxkkt.engine.executors import train_part
 from concurrent.futures import ProcessPoolExecutor
 import multiprocessing, os
 
@@ -120,14 +120,14 @@ if __name__ == "__main__":
     if sys.argv[1] == "ours":
         executor = jk.Workers(2)
     else:
-        executor = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
-        from jaxkkt.engine.workers import end_with_parent
-        [f.result() for f in [executor.submit(end_with_parent) for _ in range(4)]]
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(2, context, initializer=jk.engine.end_with_parent)
     print(*{executor.submit(os.getpid).result() for _ in range(9)}, flush=True)
     sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours", "pool"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_they_end_with_their_parent(tmp_path, kind, number):

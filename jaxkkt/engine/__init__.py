@@ -7,7 +7,7 @@ from jaxkkt.engine.interrupts import Stopped, listening
 from jaxkkt.engine.measuring import forget
 from jaxkkt.engine.results import NOT_RUN, Summary, summarize
 from jaxkkt.engine.stored import read_rows, read_store
-from jaxkkt.engine.workers import Workers
+from jaxkkt.engine.workers import Workers, end_with_parent
 
 __all__ = [
     "NOT_RUN",
@@ -17,6 +17,7 @@ __all__ = [
     "Summary",
     "Workers",
     "draw",
+    "end_with_parent",
     "forget",
     "held_out",
     "landed",

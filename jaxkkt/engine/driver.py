@@ -162,10 +162,9 @@ def sweep(
     settings = _settings(planned, wanted)
     buckets, mine, part = _share(planned.buckets, wanted, shard)
     stored = Stored(store, mine, wanted, settings, mix) if store is not None else None
+    if stored is not None:
+        stored.drop(kept)
     rows: dict[Run, Row] = {} if stored is None else stored.rows
-    for run, row in list(rows.items()):
-        if "error" in row.values or (stored and run in kept and stored.network(run) is None):
-            del rows[run]
 
     weights = {run: b.padded_work / len(b.runs) for b in buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
@@ -191,11 +190,9 @@ def sweep(
         stop = stack.enter_context(listening())
         stack.enter_context(alone())
         if stored is not None and len(rows) < len(mine):
-            stored.require_room(kept - rows.keys())
             shapes = {run: b.computed_as for b in buckets for run in b.runs}
-            stack.enter_context(stored.writing(part, shapes))
-            networks = {run: one for run in stored.lacking if (one := stored.network(run))}
-            with closing(remeasured(stored.lacking, networks, buckets, stop)) as found:
+            stack.enter_context(stored.writing(part, shapes, kept))
+            with closing(remeasured(stored.lacking, stored.network, buckets, stop)) as found:
                 for row in found:
                     stored.add(row)
         show()

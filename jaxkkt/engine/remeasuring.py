@@ -1,6 +1,6 @@
 """Measurements that a sweep is extended by, of networks that were kept: nothing is trained."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
 
@@ -15,25 +15,26 @@ from jaxkkt.runs.run import Run
 
 def remeasured(
     lacking: Mapping[Run, tuple[Row, Sequence[int]]],
-    networks: Mapping[Run, Params],
+    network: Callable[[Run], Params | None],
     buckets: Sequence[Bucket],
     stop: Event,
 ) -> Generator[Row, None, None]:
     """The rows of kept networks with the measurements that they lack, by place, as they are made.
 
-    The same numbers as if the run had been trained again, but for those that ask for the networks
-    on its way, which are not kept: such a run is left out.
+    The same numbers as if the run had been trained again. Left out are runs whose `network` is
+    none, and those of measurements that ask for the networks on the way, which are not kept.
     """
     mode, place = settings(), device()
 
     def complete(run: Run, shape: tuple[int, int, int]) -> Row | None:
-        if stop.is_set():
+        params = None if stop.is_set() else network(run)
+        if params is None:
             return None
         row, places = lacking[run]
         missing = [run.measure[i] for i in places]
         with using(mode, place):
             start, data = draw(run)
-            found = measure(run, missing, networks[run], start, data, shape)
+            found = measure(run, missing, params, start, data, shape)
         values, owners = dict(row.values), dict(row.owners)
         for i, some in zip(places, found, strict=True):
             values |= plain(some)
@@ -45,7 +46,7 @@ def remeasured(
             pool.submit(complete, run, bucket.measured_at)
             for bucket in buckets
             for run in bucket.runs
-            if run in networks and not _asks_for_curve(run, lacking[run][1])
+            if run in lacking and not _asks_for_curve(run, lacking[run][1])
         ]
         for task in as_completed(tasks):
             row = task.result()

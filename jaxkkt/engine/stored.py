@@ -51,17 +51,20 @@ class Stored:
         settings: Mapping[str, Any],
         mix: bool = False,
     ) -> None:
-        self._store, self._runs, self._told = Store(folder), runs, settings
+        self._store, self._runs, self._sweep = Store(folder), runs, sweep
+        self._told, self._mix, self._here = settings, mix, plain(environment())
         self.rows: dict[Run, Row] = {}
         # Those that ended, but lack measurements, and the places of these.
         self.lacking: dict[Run, tuple[Row, tuple[int, ...]]] = {}
         # What the others were computed with.
         self._settings: dict[Run, Mapping[str, Any]] = {}
-        self._here = plain(environment())
-        found = self._store.landed({run.name for run in sweep}, self._here, mix)
+        self._read()
+
+    def _read(self) -> None:
+        found = self._store.landed({run.name for run in self._sweep}, self._here, self._mix)
         if not found:
-            self._refuse_strangers(sweep)
-        for run in runs:
+            self._refuse_strangers(self._sweep)
+        for run in self._runs:
             records = found.get(run.name, [])
             row, missing = row_of(run, records)
             if row is None:
@@ -73,16 +76,29 @@ class Stored:
             elif computed_with == self._here:
                 self.lacking[run] = row, missing
 
+    def drop(self, kept: Collection[Run]) -> None:
+        """Lets go of rows that are to be computed again: of runs that raised, and of runs to be
+        `kept` whose network is not."""
+        for run, row in list(self.rows.items()):
+            if "error" in row.values or (run in kept and not self._store.has_network(run.name)):
+                del self.rows[run]
+
     @contextmanager
-    def writing(self, part: str, buckets: Mapping[Run, str]) -> Iterator[None]:
-        """For `add`; `buckets` says of each run how it is computed. The results file is written at
-        the end, too, unless this process has but a part of the runs.
+    def writing(
+        self, part: str, buckets: Mapping[Run, str], kept: Collection[Run]
+    ) -> Iterator[None]:
+        """For `add`; `buckets` says of each run how it is computed. What others wrote meanwhile is
+        read first. The results file is written at the end, too, unless this process has but a part
+        of the runs.
 
         Raises OSError before any work is done where the folder cannot be written, or another
         process writes there.
         """
         self._buckets, self._next = buckets, inf
+        self._require_room([run for run in kept if run not in self.rows])
         with self._store.writing(self._here, part, written_by=written_by()) as self._writer:
+            self._read()
+            self.drop(kept)
             if part != WHOLE:
                 yield
                 return
@@ -110,7 +126,7 @@ class Stored:
         if monotonic() > self._next:
             self._save_results()
 
-    def require_room(self, runs: Collection[Run]) -> None:
+    def _require_room(self, runs: Collection[Run]) -> None:
         """Raises OSError where the disk has no room for the networks of these runs."""
         numbers = sum((run.d + 2) * run.width for run in runs)
         needed = numbers * jax.dtypes.canonicalize_dtype(float).itemsize
@@ -124,8 +140,14 @@ class Stored:
             )
 
     def network(self, run: Run) -> Params | None:
-        """The trained network, where it was kept."""
-        return self._store.load_network(run.name) if self._store.has_network(run.name) else None
+        """The trained network, where it was kept and is whole."""
+        if not self._store.has_network(run.name):
+            return None
+        try:
+            return self._store.load_network(run.name)
+        except ValueError as error:
+            log.warning("trained again: %s", error)
+            return None
 
     def table(self) -> xr.Dataset:
         """What has landed, in the order of the runs; ValueError where nothing has."""

@@ -1,5 +1,6 @@
 """Runs the tests of every fault and prints a table: `python -m tests.faults [NUMBER ...]`."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +53,8 @@ def outcomes(files: Iterable[str]) -> dict[tuple[str, ...], str]:
         report = Path(folder) / "report.xml"
         paths = [str(ROOT / "tests" / file) for file in sorted(files)]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "", f"--junitxml={report}", *paths]
-        subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
+        environ = {"JAXKKT_KILLS": "50"} | os.environ
+        subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr, env=environ)
         cases = ElementTree.parse(report).iter("testcase")
     found = {}
     for case in cases:

@@ -129,8 +129,8 @@ PROTECTIONS = (
     Protection(
         6,
         "room for networks is looked for first",
-        _DRIVER,
-        "            stored.require_room(kept - rows.keys())\n",
+        _STORED,
+        "        self._require_room([run for run in kept if run not in self.rows])\n",
         "",
         "test_store.py::TestStore::test_networks_that_do_not_fit_the_disk",
     ),
