@@ -1,6 +1,6 @@
 """Programs that run once or a few times: compiling them quickly matters more than how they run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from threading import Lock
 from typing import Any
@@ -33,38 +33,45 @@ def _known(platform: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any
     return dict(options)
 
 
-def quick_jit(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-    """As `jax.jit`, compiled quickly to the same bits; not to be called within another one.
+def quick_jit(
+    function: Callable[..., Any], options: Mapping[str, Any] = CHEAPER_PASSES, **how: Any
+) -> Callable[..., Any]:
+    """As `jax.jit`, but compiled with these options where it is called with arrays.
 
-    Of threads that call it for the first time with the same shapes one compiles, and the others
+    Within another function that is traced it is part of that one's program, and so compiled as that
+    is. Of threads that call it for the first time with the same shapes one compiles, and the others
     wait for it.
     """
     locks: dict[Any, Lock] = {}
     ready: set[Any] = set()
+    traced = jax.jit(function, **how)
 
     @cache
     def compiled(platform: str) -> Callable[..., Any]:
-        options = _known(platform, tuple(CHEAPER_PASSES.items()))
-        return jax.jit(function, compiler_options=options, **how)
+        known = _known(platform, tuple(options.items()))
+        return jax.jit(function, compiler_options=known, **how)
 
     @wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, named))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return traced(*args, **named)
         (device,) = jnp.zeros(()).devices()
-        key = (device, jax.config.jax_enable_x64, _shapes(args))  # type: ignore[attr-defined]
         run = compiled(device.platform)
+        key = (device, jax.config.jax_enable_x64, structure, tuple(map(_kind, leaves)))  # type: ignore[attr-defined]
         if key in ready:
-            return run(*args)
+            return run(*args, **named)
         with locks.setdefault(key, Lock()):
-            result = run(*args)
+            result = run(*args, **named)
         ready.add(key)
         return result
 
     return call
 
 
-def _shapes(args: tuple[Any, ...]) -> Any:
-    leaves, structure = jax.tree.flatten(args)
-    return structure, tuple(
-        leaf if isinstance(leaf, int) else (np.shape(leaf), getattr(leaf, "dtype", type(leaf)))
-        for leaf in leaves
-    )
+def _kind(leaf: Any) -> Any:
+    """What a program is compiled for: an array's shape and type, a number's type, or a static value
+    itself."""
+    if isinstance(leaf, bool | int | str):
+        return leaf
+    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
+from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.kkt import variables
 from jaxkkt.kkt.nearest import Problem, kinks, nearest, problem_of
 from jaxkkt.kkt.precision import in_float64
@@ -139,7 +140,7 @@ def certificate(
     return _certificate(params, x, y, kink_tolerance, gap, places, trained)
 
 
-@partial(jax.jit, static_argnames=("places", "trained"))
+@partial(quick_jit, options=OLDER_EMITTERS, static_argnames=("places", "trained"))
 def _certificate(
     params: Params,
     x: Array,

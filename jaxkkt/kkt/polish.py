@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
+from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.kkt import descent, variables
 from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
@@ -126,7 +127,7 @@ def _working(m: int, n: int) -> int:
     return max(64, m // 4, STEP_OPERATIONS // (2 * r * (r + m) ** 2))
 
 
-@partial(jax.jit, static_argnames=("working", "trained"))
+@partial(quick_jit, options=OLDER_EMITTERS, static_argnames=("working", "trained"))
 def _polish(
     params: Params,
     x: Array,

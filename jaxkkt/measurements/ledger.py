@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxkkt import kkt
+from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
@@ -140,8 +141,8 @@ def _trained(protocol: Any) -> Sequence[str]:
     return getattr(protocol, "trained", Params._fields)
 
 
-_vardi = jax.jit(vardi.ledger)
-_frei = jax.jit(frei.ledger)
+_vardi = quick_jit(vardi.ledger, OLDER_EMITTERS)
+_frei = quick_jit(frei.ledger, OLDER_EMITTERS)
 
 
 @jax.jit
