@@ -28,7 +28,9 @@ def _known(platform: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any
     try:
         lowered: Any = jax.jit(jnp.negative).lower(np.float32(1))
         lowered.compile(compiler_options=dict(options))
-    except Exception:
+    except jax.errors.JaxRuntimeError as error:
+        if "compile option" not in str(error):
+            raise
         return {}
     return dict(options)
 
@@ -45,11 +47,13 @@ def quick_jit(
     locks: dict[Any, Lock] = {}
     ready: set[Any] = set()
     traced = jax.jit(function, **how)
+    programs: list[Any] = []
 
     @cache
     def compiled(platform: str) -> Callable[..., Any]:
         known = _known(platform, tuple(options.items()))
-        return jax.jit(function, compiler_options=known, **how)
+        programs.append(jax.jit(function, compiler_options=known, **how))
+        return programs[-1]
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -58,7 +62,7 @@ def quick_jit(
             return traced(*args, **named)
         (device,) = jnp.zeros(()).devices()
         run = compiled(device.platform)
-        key = (device, jax.config.jax_enable_x64, structure, tuple(map(_kind, leaves)))  # type: ignore[attr-defined]
+        key = (device, jax.config.read("jax_enable_x64"), structure, tuple(map(_kind, leaves)))
         if key in ready:
             return run(*args, **named)
         with locks.setdefault(key, Lock()):
@@ -66,6 +70,7 @@ def quick_jit(
         ready.add(key)
         return result
 
+    call._cache_size = lambda: sum(made._cache_size() for made in programs)  # type: ignore[attr-defined]
     return call
 
 

@@ -23,6 +23,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """A file that was made or renamed in the folder is there after a crash of the machine, too."""
+    if os.name == "nt":  # where a folder cannot be opened, and needs no fsync
+        return
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -92,7 +92,8 @@ def whole():
 
 def test_the_environment_says_all_that_bits_depend_on():
     here, versions = environment(), environment()["versions"]
-    assert versions == {name: version(name) for name in ("jaxkkt", "jax", "jaxlib", "optax")}
+    others = {name: version(name) for name in ("jax", "jaxlib", "optax")}
+    assert versions == {"jaxkkt": jk.__version__, **others}
     assert here["device"] == jax.devices()[0].device_kind
     assert here["platform"] == jax.devices()[0].client.platform_version
     assert here["xla_flags"] == os.environ.get("XLA_FLAGS", "")

@@ -4,6 +4,7 @@ import json
 import re
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
 
 import chex
 import jax

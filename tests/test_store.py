@@ -19,6 +19,7 @@ from cases import rows_in, sweep
 import jaxkkt as jk
 from jaxkkt.engine import lanes, remeasuring, stored, streams
 from jaxkkt.store import Busy, Store, Writer
+from jaxkkt.store.arrays import digest_of
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
 RUNS = jk.grid(**SIZES, seed=range(3))
@@ -318,11 +319,26 @@ class TestExtended:
         def raises(*_):
             raise ArithmeticError("no such number")
 
-        monkeypatch.setattr(remeasuring, "measure", raises)
         more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
-        with pytest.raises(ArithmeticError, match="no such number"):
-            sweep(more, store=tmp_path)
-        assert len(values(tmp_path)) == 3
+        with monkeypatch.context() as patched:
+            patched.setattr(remeasuring, "measure", raises)
+            with pytest.raises(ArithmeticError, match="no such number"):
+                sweep(more, store=tmp_path)
+        xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
+        xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
+
+    def test_a_kept_network_of_another_training_is_not_measured(self, tmp_path):
+        """Its row counts no more: what is measured belongs to the row that does."""
+        sweep(RUNS[:1], store=tmp_path, keep="params")
+        (segment,) = Store(tmp_path).segments()
+        name, row = segment.rows[0]
+        other = {**row, "network": "0" * 20, "ending": {**row["ending"], "steps": 7}}
+        with Store(tmp_path).writing(segment.about["settings"]) as writer:
+            writer.add(name, other, segment.definitions)
+        more = jk.grid(**SIZES, seed=0, measure=[jk.Flips(), jk.StepFlips()])
+        xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
+        kept = jk.load_network(tmp_path, RUNS[0])
+        assert digest_of(kept._asdict()) == row["network"]
 
     def test_other_settings_mix_by_a_word_alone(self, tmp_path):
         ours = sweep(RUNS[:2], store=tmp_path)
@@ -381,6 +397,21 @@ class TestReading:
         xr.testing.assert_equal(read, table)
         for name in table.variables:
             assert read[name].attrs == table[name].attrs
+
+    def test_runs_that_columns_do_not_tell_apart_are_all_there(self, tmp_path):
+        """A run with a curve and one without, own arrays of one label."""
+        curve = jk.Curve([-1, -5])
+        runs = [*jk.grid(**SIZES, seed=range(2)), *jk.grid(**SIZES, seed=range(2), curve=curve)]
+        for table in (sweep(runs, store=tmp_path / "curves"), jk.read_store(tmp_path / "curves")):
+            assert dict(table.status.sizes) == {"run": 4}
+        x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+        y = np.array([1, -1, 1, -1, 1, -1], np.float32)
+        data = [jk.data.Arrays(points, y) for points in x]
+        table = sweep(jk.grid(data=data, width=20, seed=range(2)), store=tmp_path / "arrays")
+        read = jk.read_store(tmp_path / "arrays")
+        assert read.status.size == table.status.size == 4
+        found, expected = (sorted(t.log_loss.values.ravel().tolist()) for t in (read, table))
+        assert found == expected
 
     def test_nothing(self, tmp_path):
         with pytest.raises(ValueError, match="is no store"):

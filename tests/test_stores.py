@@ -12,8 +12,10 @@ from cases import rows_in, sweep
 from test_raised import runs_of
 
 import jaxkkt as jk
+from jaxkkt.engine.checkpoints import Checkpoints, UnderWay
 from jaxkkt.engine.parts import compute_parts
 from jaxkkt.store import Store, Writer, care
+from jaxkkt.store.segments import _checksum
 from jaxkkt.studies.command import main
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
@@ -119,7 +121,7 @@ class TestDamage:
         writer.add(name, {**row, "ending": {**row["ending"], "steps": 3}}, segment.definitions)
         writer.close()
         assert store("verify", swept) == 1
-        assert f"differ in {name}: steps: " in capsys.readouterr().out
+        assert f"differ in {name}: ending.steps: " in capsys.readouterr().out
 
     def test_a_store_in_use_is_left_alone(self, swept, capsys):
         with Store(swept / "one").writing({}):
@@ -136,8 +138,10 @@ class TestMerge:
         assert store("merge", tmp_path / "merged", *sources) == 0
         assert f"2 rows and 2 networks of {tmp_path / '1' / 'part'}" in capsys.readouterr().out
         xr.testing.assert_identical(sweep(RUNS, store=tmp_path / "merged" / "part"), whole)
-        for name in ("results.nc", f"networks/{RUNS[0].name}.npz"):
-            one, other = (tmp_path / kind / "part" / name for kind in ("merged", "whole"))
+        for name in ("results.nc", f"networks/{RUNS[0].name}-*.npz"):
+            one, other = (
+                next((tmp_path / kind / "part").glob(name)) for kind in ("merged", "whole")
+            )
             assert one.read_bytes() == other.read_bytes()
         assert store("merge", tmp_path / "merged", *sources) == 0
         assert "0 rows of" in capsys.readouterr().out
@@ -165,7 +169,7 @@ class TestMerge:
             row["ending"]["steps"] += 1
             writer.add(name, row, segment.definitions)
         assert store("merge", swept / "one", tmp_path / "other") == 2
-        assert f"differ in {name}: steps: " in capsys.readouterr().err
+        assert f"differ in {name}: ending.steps: " in capsys.readouterr().err
         assert len(Store(swept / "one").records()) == 2
 
     @pytest.mark.filterwarnings("ignore:.*damaged")
@@ -186,6 +190,23 @@ class TestMerge:
         assert "1 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
         path.write_bytes(content)
         assert "2 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
+        assert rows_in(tmp_path / "to") == rows_in(swept / "one")
+
+    @pytest.mark.filterwarnings("ignore:.*begins with neither")
+    def test_what_has_lost_its_beginning_is_refused(self, swept, tmp_path, capsys):
+        TestDamage.beginning(swept / "two")
+        assert store("merge", tmp_path / "other", swept / "two") == 2
+        assert "begins with neither" in capsys.readouterr().err
+        TestDamage.network(swept / "one")
+        assert store("merge", tmp_path / "other", swept / "one") == 2
+        assert "is damaged: repair" in capsys.readouterr().err
+
+    @pytest.mark.filterwarnings("ignore:.*damaged")
+    def test_a_damaged_target_is_healed(self, swept, tmp_path):
+        assert store("merge", tmp_path / "to", swept / "one") == 0
+        TestDamage.line(tmp_path / "to")
+        assert len(rows_in(tmp_path / "to")) == 1
+        assert store("merge", tmp_path / "to", swept / "one") == 0
         assert rows_in(tmp_path / "to") == rows_in(swept / "one")
 
 
@@ -219,6 +240,34 @@ class TestExport:
         assert "rows.csv" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:.*damaged", "ignore:.*does not say what wrote it")
+def test_segments_of_anything_are_no_reason_to_fail(swept, capsys):
+    """Whole by their checksums, and not what a sweep writes."""
+    (segment,) = Store(swept / "one").segments()
+    with Store(swept / "one").writing(segment.about["settings"]) as writer:
+        for row in (3, None, [], {"spec": []}, {"spec": "x", "ending": 1}, {"computed_as": 1}):
+            writer.add("a", row, {"x": 3})
+    for about in ([], {"format": "x"}, {"format": 4, "settings": []}, {}):
+        text = json.dumps(about)
+        line = f"{_checksum('', text)} {text}\n"
+        (swept / "one" / "segments" / f"{len(text)}.rows").write_text(2 * line)
+    assert store("list", swept) == 0
+    assert store("failed", swept) == 0
+    assert store("verify", swept) == 1
+    assert len(jk.read_rows(swept / "one")) == 2
+    assert jk.read_store(swept / "one").sizes["seed"] == 2
+
+
+def test_a_checkpoint_is_whole(swept, capsys):
+    run = RUNS[0]
+    bucket = jk.plan_sweep([run]).buckets[0]
+    folder = swept / "one" / "checkpoints"
+    Checkpoints(folder, bucket).save(run, UnderWay([np.ones(3)], [], [], 1.0))
+    assert store("verify", swept) == 0
+    assert store("repair", swept) == 0
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_a_store_cannot_run_code(swept, tmp_path, monkeypatch):
     """Names in it are names: no class is imported, no pickle read, no path followed."""
     monkeypatch.setattr("importlib.import_module", None)
@@ -229,14 +278,14 @@ def test_a_store_cannot_run_code(swept, tmp_path, monkeypatch):
     row, definitions = json.loads(text)
     with Store(folder).writing(segment.about["settings"]) as writer:
         writer.add("../../" + name, row, definitions)
-    network = folder / "networks" / f"{name}.npz"
+    network = folder / "networks" / f"{RUNS[0].name}-{row['network']}.npz"
     network.parent.mkdir()
-    np.savez(network, owner=np.asarray(name), w=np.array([print], object), b=1, v=1)
+    np.savez(network, owner=np.asarray(network.stem), w=np.array([print], object), b=1, v=1)
     assert store("list", folder) == 0
     assert store("verify", folder) == 1
     assert len(jk.read_rows(folder)) == 1
-    assert store("merge", tmp_path / "copy", folder) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "evil", "out"]
+    assert store("merge", tmp_path / "copy", folder) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["evil", "out"]
     monkeypatch.undo()
     with pytest.raises(ValueError, match="is damaged"):
         jk.load_network(folder, RUNS[0])

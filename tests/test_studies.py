@@ -173,7 +173,7 @@ class TestFiles:
 
     def test_programs_of_a_part_are_let_go_where_it_says_so(self, tmp_path, monkeypatch):
         did = []
-        monkeypatch.setattr(study.Study, "_report", lambda _, part, options: did.append(part.name))
+        monkeypatch.setattr(study.Study, "_report", lambda _, part, *rest: did.append(part.name))
         monkeypatch.setattr(study.engine, "forget", lambda: did.append("forget"))
         some = [studies.Part([], name, forget=name == "2") for name in "123"]
         one = studies.Study("made-up", "", Options, lambda options: some)

@@ -40,7 +40,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
         self._folder = folder
-        self._owner = hash_of([environment(), bucket.computed_as, bucket.lanes])
+        self._computed_with = hash_of([environment(), bucket.computed_as, bucket.lanes])
         self._next = perf_counter() + SECONDS_BETWEEN_CHECKPOINTS
 
     def are_due(self) -> bool:
@@ -51,7 +51,7 @@ class Checkpoints:
         return True
 
     def save(self, run: Run, found: UnderWay) -> None:
-        arrays: dict[str, Any] = {"seconds": found.seconds}
+        arrays: dict[str, Any] = {"computed with": self._computed_with, "seconds": found.seconds}
         for i, leaf in enumerate(found.state):
             arrays[f"state {i}"] = leaf
         for i, moment in enumerate(found.moments):
@@ -60,7 +60,7 @@ class Checkpoints:
             arrays |= {f"network {i} {name}": value for name, value in network._asdict().items()}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_arrays(path_of(self._folder, run), f"{self._owner} {run.name}", arrays)
+            write_arrays(path_of(self._folder, run), run.name, arrays)
         except OSError as error:
             log.warning("no checkpoint of %s: %s", run.name, error)
 
@@ -70,7 +70,9 @@ class Checkpoints:
         if not path.exists():
             return None
         try:
-            arrays = read_arrays(path, f"{self._owner} {run.name}")
+            arrays = read_arrays(path, run.name)
+            if str(arrays.pop("computed with")) != self._computed_with:
+                raise ValueError(f"{path} is of other settings, or another number of lanes")
         except ValueError as error:
             log.warning("training begins anew: %s", error)
             return None

@@ -169,11 +169,8 @@ def sweep(
     weights = {run: b.padded_work / len(b.runs) for b in buckets for run in b.runs}
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
-    def done() -> float:
-        return sum(weights[run] for run in rows)
-
     def show() -> None:
-        meter.show(together(tallies), len(rows), done())
+        meter.show(together(tallies), len(rows), work)
 
     saved = None if store is None else Path(store).absolute() / CHECKPOINTS
 
@@ -184,26 +181,31 @@ def sweep(
         return run_tasks(executor, buckets, rows.keys(), tallies, show, kept, stop, patience, saved)
 
     started, before = perf_counter(), len(rows)
-    meter = Meter(len(mine), sum(weights.values()), done(), progress)
+    work = sum(weights[run] for run in rows)  # done
+    meter = Meter(len(mine), sum(weights.values()), work, progress)
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         stop = stack.enter_context(listening())
         stack.enter_context(alone())
         if stored is not None and len(rows) < len(mine):
-            shapes = {run: b.computed_as for b in buckets for run in b.runs}
-            stack.enter_context(stored.writing(part, shapes, kept))
+            stack.enter_context(stored.writing(part, kept))
             with closing(remeasured(stored.lacking, stored.network, buckets, stop)) as found:
                 for row in found:
                     stored.add(row)
+            work = sum(weights[run] for run in rows)
         show()
         for row in stack.enter_context(closing(train(stop))):
             if stored is not None:
                 stored.add(row)
             rows[row.run] = row._replace(kept=None)
+            work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
     if stop.is_set() and len(rows) < len(mine):
         where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
         raise Stopped(f"stopped after {len(rows)} of {len(mine)} runs; {where}", stop.number)
+    if len(rows) < len(mine):
+        ended = f"only {len(rows)} of {len(mine)} runs have ended"
+        raise RuntimeError(f"{ended}, and nobody asked to stop: is the executor closed?")
     if len(rows) > before and progress is not False:
         total, seconds = together(tallies), perf_counter() - started
         spent = f"tasks: {len(tallies)}"
@@ -285,7 +287,7 @@ def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
         if keep != "params":
             raise ValueError(f"keep must be 'params', or the runs to keep, got {keep!r}")
         return set(runs)
-    unknown = [run for run in keep if run not in set(runs)]
+    unknown = set(keep) - set(runs)
     if unknown:
         raise ValueError(f"keep names {len(unknown)} runs that are not among those of the sweep")
     return set(keep)

@@ -94,25 +94,25 @@ def run_tasks(
     where for `patience` seconds no task has ended.
     """
     waiting: list[tuple[Any, _Task]] = []
-    count = threads()
+    count, stopping = threads(), False
 
     def submit(task: _Task) -> None:
-        places = str(stopped), None if checkpoints is None else str(checkpoints)
+        places = str(wanted), None if checkpoints is None else str(checkpoints)
         future = executor.submit(train_part, task.common, task.references, count, *places)
         waiting.append((future, task))
 
     def ended() -> Iterator[Row]:
         """The rows of the tasks that have ended; raises the first error at the end."""
-        failed = None
+        failed: BaseException | None = None
         for future, task in list(waiting):
             if not future.done():
                 continue
             waiting.remove((future, task))
             try:
                 rows, tally = future.result()
-            except CancelledError:
-                continue
-            except Exception as error:
+            except (Exception, CancelledError) as error:
+                if stopping:
+                    continue
                 if type(error).__name__ not in KILLED:
                     failed = failed or error
                 elif len(task.runs) == 1:
@@ -127,7 +127,8 @@ def run_tasks(
             raise failed
 
     with TemporaryDirectory(prefix="jaxkkt-", ignore_cleanup_errors=True) as folder:
-        stopped = Path(folder) / "stop"
+        wanted = Path(folder) / "wanted"
+        wanted.touch()
         try:
             for task in _tasks(buckets, done, keep):
                 submit(task)
@@ -144,7 +145,8 @@ def run_tasks(
                 show()
                 sleep(SECONDS_BETWEEN_LOOKS if waiting else 0)
             if waiting:
-                stopped.touch()
+                stopping = True
+                wanted.unlink()
                 _cancel(waiting)
                 last = monotonic()
                 while waiting and monotonic() - last < SECONDS_TO_STOP:
@@ -160,25 +162,25 @@ def _cancel(waiting: Sequence[tuple[Any, _Task]]) -> None:
             future.cancel()
 
 
-class _AskedByFile(Event):
-    """Set as soon as there is a file."""
+class _NotWanted(Event):
+    """Set when a file is gone that was there at first."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self._path = Path(path)
+        self._path, self._seen = Path(path), Path(path).exists()
 
     def is_set(self) -> bool:
-        return self._path.exists()
+        return self._seen and not self._path.exists()
 
 
 def train_part(
-    common: bytes, references: list[_Reference], threads: int, stopped: str, saved: str | None
+    common: bytes, references: list[_Reference], threads: int, wanted: str, saved: str | None
 ) -> tuple[list[Row], Tally]:
     """A task: trains and measures a part of a bucket, in a worker, as if it had the cores of the
     sweep's process: XLA splits large products among as many `threads`.
 
-    Ends early, with the rows there are, when there is a file `stopped`. Long runs are `saved` in a
-    folder, where the worker has the one that it is in.
+    Ends early, with the rows there are, when the file `wanted` is removed. Long runs are `saved`
+    in a folder, where the worker has the one that it is in.
     """
     if os.getpid() != _IMPORTED_BY:
         raise RuntimeError(
@@ -200,7 +202,7 @@ def train_part(
             )
         used = devices()
         tallies = [Tally() for _ in range(streams([part], used))]
-        asked = _AskedByFile(stopped)
+        asked = _NotWanted(wanted)
         place = Path(saved) if saved is not None and Path(saved).parent.is_dir() else None
         rows = list(run_streams([part], (), tallies, used, lambda: None, keep, asked, place))
         # The sweep knows its runs by their place: specs of own functions change on the way.

@@ -25,6 +25,7 @@ from jaxkkt.engine.measuring import CURVE, measure
 from jaxkkt.engine.programs import Lane, Programs, numbers_of, restore
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.store.arrays import digest_of
 from jaxkkt.training import Status
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
@@ -38,7 +39,8 @@ class Row(NamedTuple):
     """A finished run: what was measured and how it ended, as Python numbers and lists of them.
 
     `owners` says which of the run's measurements returned a value, by its place among them.
-    `seconds` went by from its first step to its last measurement, in one of so many `lanes`.
+    `seconds` went by from its first step to its last measurement. `computed_as` says at which shape
+    and in how many lanes, on which its rounding depends; `network` is a hash of the parameters.
     `kept` is the trained network, at the run's own size, where it was asked for. Of a run that
     `raised` the values are its status and the traceback.
     """
@@ -47,17 +49,20 @@ class Row(NamedTuple):
     values: dict[str, Any]
     owners: Mapping[str, int] = {}
     seconds: float = 0.0
-    lanes: int = 1
+    computed_as: str = ""
+    network: str = ""
     kept: Params | None = None
     raised: Exception | None = None
 
-    def with_values(self, measured: Sequence[Mapping[str, Any]]) -> "Row":
-        """With what each of the run's measurements returned.
+    def with_values(
+        self, measured: Sequence[Mapping[str, Any]], places: Sequence[int] | None = None
+    ) -> "Row":
+        """With what each of the run's measurements returned, or those at these places among them.
 
         Raises ValueError where two return the same name.
         """
         values, owners = dict(self.values), dict(self.owners)
-        for i, some in enumerate(measured):
+        for i, some in zip(places or range(len(measured)), measured, strict=True):
             for name in some.keys() & values.keys():
                 raise ValueError(
                     f"the measurement {self.run.measure[i].label!r} returns {name!r}, which is "
@@ -151,9 +156,13 @@ def run_bucket(
     try:
         yield from _run(bucket, queue, programs, tally, stop, keep, checkpoints, lanes)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not _out_of_memory(error):
             raise
         raise OutOfMemory([one.run for one in lanes if one is not None]) from error
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _run(
@@ -175,6 +184,9 @@ def _run(
                 try:
                     lanes[i] = taken_in = _occupant(run, bucket)
                 except Exception as error:
+                    if _out_of_memory(error):
+                        queue.appendleft(run)
+                        raise
                     yield raised(run, error)
                     continue
                 before = _goes_on(taken_in, saved, batch)
@@ -216,8 +228,12 @@ def _run(
                     pause = numbers_of(one.run, len(one.moments))[1]
                     batch = programs.resume(batch, np.int32(i), pause)
                     continue
-                row = _row(one, params, ending, one.run in keep)._replace(lanes=bucket.lanes)
+                row = _row(one, params, ending, one.run in keep)._replace(
+                    computed_as=f"{bucket.computed_as} {bucket.lanes} lanes"
+                )
             except Exception as error:
+                if _out_of_memory(error):
+                    raise
                 row = raised(one.run, error)
             lanes[i] = None
             tally.useful_steps += int(steps[i]) + 1
@@ -308,18 +324,25 @@ def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> 
     values |= ending
     measured = measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
     seconds = perf_counter() - one.began
-    row = Row(run, plain(values), {}, seconds, kept=params if keep else None)
+    network = digest_of(params._asdict())
+    row = Row(run, plain(values), {}, seconds, network=network, kept=params if keep else None)
     return row.with_values(measured)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers and lists of them."""
-    return {name: np.asarray(value).tolist() for name, value in values.items()}
+    return {
+        name: value if isinstance(value, int | float | list) else np.asarray(value).tolist()
+        for name, value in values.items()
+    }
 
 
 def raised(run: Run, error: Exception) -> Row:
     """The row of a run that raised."""
     told = "".join(traceback.format_exception(error))
+    link: BaseException | None = error
+    while link is not None:  # its frames hold the lanes' memory
+        link.__traceback__, link = None, link.__cause__ or link.__context__
     return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 
 

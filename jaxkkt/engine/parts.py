@@ -1,6 +1,6 @@
 """Studies that are no sweep: any function that gives a part of the results, in threads, resumed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,9 +29,7 @@ def compute_parts(
     ValueError where the folder holds parts of others.
     """
     saved, about = Store(store), {**configuration, **environment()}
-    there = saved.landed(tasks, about)
-    found = {name: records[-1].value for name, records in there.items()}
-    missing = [name for name in tasks if name not in found]
+    found = _landed(saved, tasks, about)
     mode, place = settings(), device()
 
     def compute(name: str) -> None:
@@ -41,15 +39,21 @@ def compute_parts(
         found[name] = part
 
     with ExitStack() as stack:
-        if missing:
+        if found.keys() < tasks.keys():
             writer = stack.enter_context(saved.writing(about))
+            found = _landed(saved, tasks, about)  # what others wrote meanwhile, too
         progress_bar = tqdm(total=len(tasks), initial=len(found), disable=not progress, unit="part")
         bar = stack.enter_context(progress_bar)
         pool = stack.enter_context(ThreadPoolExecutor(workers or cores()))
         try:
+            missing = [name for name in tasks if name not in found]
             for future in as_completed([pool.submit(compute, name) for name in missing]):
                 future.result()
                 bar.update()
         finally:
             pool.shutdown(cancel_futures=True)
     return [xr.Dataset.from_dict(found[name]) for name in tasks]
+
+
+def _landed(store: Store, names: Collection[str], about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: records[-1].value for name, records in store.landed(names, about).items()}

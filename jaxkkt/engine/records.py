@@ -5,7 +5,6 @@ rows have in common, columns and descriptions, is written once a segment; a tabl
 without the code that the runs were made of.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -44,11 +43,8 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
     return found
 
 
-def record_of(row: Row, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row as JSON can hold it, and the definitions that it refers to.
-
-    `bucket` says at which shape, in how many lanes and how it was computed: rounding depends on it.
-    """
+def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row as JSON can hold it, and the definitions that it refers to."""
     ending = {name: value for name, value in row.values.items() if name not in row.owners}
     measured: dict[str, dict[str, Any]] = {hashed: {} for hashed in row.run.measured}
     if row.raised is not None:
@@ -61,33 +57,48 @@ def record_of(row: Row, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "seed": row.run.seed,
         "ending": ending,
         "measured": measured,
-        "bucket": f"{bucket} {row.lanes} lanes",
+        "network": row.network,
+        "computed_as": row.computed_as,
         "seconds": round(row.seconds, 3),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return value, definitions
 
 
-def row_of(run: Run, records: Sequence[Record]) -> tuple[Row | None, tuple[int, ...]]:
-    """What a store has of a run, None where nothing, and which measurements are missing.
+class Known(NamedTuple):
+    """What a store has of a run: its row, the places of the measurements that this lacks, and the
+    record that says how the run ended."""
+
+    row: Row
+    lacks: tuple[int, ...]
+    record: Record
+
+
+def known(run: Run, records: Sequence[Record]) -> Known | None:
+    """What the records say of a run, None where there is none.
 
     The last record that says how it ended counts, and of each measurement the last of the same
-    ending; of a run that raised each time, the last error.
+    network; of a run that raised each time, the last error.
     """
+    if not records:
+        return None
     ended = [r for r in records if "error" not in r.value["ending"]]
     if not ended:
-        return (Row(run, dict(records[-1].value["ending"])) if records else None), ()
+        return Known(Row(run, dict(records[-1].value["ending"])), (), records[-1])
     last, measured = ended[-1].value, {}
-    for record in _ended_alike(ended):
+    for record in _of_one_network(ended):
         measured.update(record.value["measured"])
-    row = Row(run, dict(last["ending"]), seconds=last["seconds"])
+    row = Row(
+        run,
+        dict(last["ending"]),
+        seconds=last["seconds"],
+        computed_as=last["computed_as"],
+        network=last["network"],
+    )
     have = [i for i, hashed in enumerate(run.measured) if hashed in measured]
-    for i in have:
-        values = measured[run.measured[i]]
-        row = row._replace(
-            values={**row.values, **values}, owners={**row.owners, **dict.fromkeys(values, i)}
-        )
-    return row, tuple(i for i in range(len(run.measure)) if i not in have)
+    row = row.with_values([measured[run.measured[i]] for i in have], have)
+    lacks = tuple(i for i in range(len(run.measure)) if i not in have)
+    return Known(row, lacks, ended[-1])
 
 
 def entries_in(records: Sequence[Record]) -> list[Entry]:
@@ -105,7 +116,7 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
         last = ended[-1]
         values, described = dict(last.value["ending"]), []
-        for record in _ended_alike(ended):
+        for record in _of_one_network(ended):
             for hashed, some in record.value["measured"].items():
                 values.update(some)
                 described.append(record.segment.definitions.get(hashed, {}))
@@ -129,16 +140,24 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     return found
 
 
-def _ended_alike(records: Sequence[Record]) -> list[Record]:
-    """Those of the same network as the last: it ended alike, to the last bit."""
-    ends = [json.dumps(record.value["ending"], sort_keys=True) for record in records]
-    return [record for record, end in zip(records, ends, strict=True) if end == ends[-1]]
+def _of_one_network(records: Sequence[Record]) -> list[Record]:
+    """Those of the same network as the last."""
+    return [r for r in records if r.value["network"] == records[-1].value["network"]]
 
 
 def has_spec(record: Record) -> bool:
     """Whether it is a run's, and what that is can be told."""
-    spec = record.value.get("spec") if isinstance(record.value, dict) else None
-    return spec is not None and spec in record.segment.definitions
+    value, definitions = record.value, record.segment.definitions
+    if not isinstance(value, dict) or not isinstance(value.get("spec"), str):
+        return False
+    spec = definitions.get(value["spec"])
+    return (
+        isinstance(spec, dict)
+        and isinstance(spec.get("columns"), dict)
+        and isinstance(value.get("ending"), dict)
+        and isinstance(value.get("measured"), dict)
+        and {"seed", "network"} <= value.keys()
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -7,21 +7,22 @@ from threading import Event
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import cores, device, settings, using
 from jaxkkt.engine.draws import draw
-from jaxkkt.engine.lanes import Row, plain
+from jaxkkt.engine.lanes import Row, raised
 from jaxkkt.engine.measuring import measure
+from jaxkkt.engine.records import Known
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 
 
 def remeasured(
-    lacking: Mapping[Run, tuple[Row, Sequence[int]]],
+    lacking: Mapping[Run, Known],
     network: Callable[[Run], Params | None],
     buckets: Sequence[Bucket],
     stop: Event,
 ) -> Generator[Row, None, None]:
     """The rows of kept networks with the measurements that they lack, by place, as they are made.
 
-    The same numbers as if the run had been trained again. Left out are runs whose `network` is
+    A run that raises ends with that. Left out are runs whose `network` is
     none, and those of measurements that ask for the networks on the way, which are not kept.
     """
     mode, place = settings(), device()
@@ -30,28 +31,30 @@ def remeasured(
         params = None if stop.is_set() else network(run)
         if params is None:
             return None
-        row, places = lacking[run]
+        row, places, _ = lacking[run]
         missing = [run.measure[i] for i in places]
-        with using(mode, place):
-            start, data = draw(run)
-            found = measure(run, missing, params, start, data, shape)
-        values, owners = dict(row.values), dict(row.owners)
-        for i, some in zip(places, found, strict=True):
-            values |= plain(some)
-            owners |= dict.fromkeys(some, i)
-        return row._replace(values=values, owners=owners)
+        try:
+            with using(mode, place):
+                start, data = draw(run)
+                found = measure(run, missing, params, start, data, shape)
+            return row.with_values(found, places)
+        except Exception as error:
+            return raised(run, error)
 
-    with ThreadPoolExecutor(cores()) as pool:
+    pool = ThreadPoolExecutor(cores())
+    try:
         tasks = [
             pool.submit(complete, run, bucket.measured_at)
             for bucket in buckets
             for run in bucket.runs
-            if run in lacking and not _asks_for_curve(run, lacking[run][1])
+            if run in lacking and not _asks_for_curve(run, lacking[run].lacks)
         ]
         for task in as_completed(tasks):
             row = task.result()
             if row is not None:
                 yield row
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _asks_for_curve(run: Run, places: Sequence[int]) -> bool:

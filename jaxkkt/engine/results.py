@@ -55,7 +55,8 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
 
     What all runs have in common is a coordinate of one value: nothing that a run is made of is
     left out. Combinations that were not run are NaN with status -1; where they would be more than
-    `MOST_NOT_RUN` of all, as of random draws, the one dimension is `run`. Where a field belongs to
+    `MOST_NOT_RUN` of all, as of random draws, or columns do not tell all runs apart, the one
+    dimension is `run`. Where a field belongs to
     some of the runs alone, the others have NaN, or "-", on its axis.
     """
     entries, environments = _environments(entries)
@@ -77,17 +78,17 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     dims += [name for name in more if name not in follows]
     axes = {name: sorted({_key(v): v for v in values[name]}.values(), key=_key) for name in dims}
     coords: dict[str, Any]
-    if prod(map(len, axes.values())) * (1 - MOST_NOT_RUN) > len(entries):
-        dims = ["run"]
-        where: list[tuple[int, ...]] = [(i,) for i in range(len(entries))]
+    places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
+    where = [
+        tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(entries))
+    ]
+    sparse = prod(map(len, axes.values())) * (1 - MOST_NOT_RUN) > len(entries)
+    if sparse or len(set(where)) < len(entries):
+        dims, where = ["run"], [(i,) for i in range(len(entries))]
         coords = {
             name: ("run", some) if varies[name] else ((), some[0]) for name, some in values.items()
         }
     else:
-        places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
-        where = [
-            tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(entries))
-        ]
         coords = {name: (name, some) for name, some in axes.items()}
         for name, some in values.items():
             if name in follows:

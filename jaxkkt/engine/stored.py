@@ -18,7 +18,7 @@ from jaxkkt.engine import results
 from jaxkkt.engine.checkpoints import path_of
 from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.lanes import Row
-from jaxkkt.engine.records import entries_in, entries_of, has_spec, record_of, row_of
+from jaxkkt.engine.records import Known, entries_in, entries_of, has_spec, known, record_of
 from jaxkkt.files import write_whole
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, fields_of
@@ -54,47 +54,44 @@ class Stored:
         self._store, self._runs, self._sweep = Store(folder), runs, sweep
         self._told, self._mix, self._here = settings, mix, plain(environment())
         self.rows: dict[Run, Row] = {}
-        # Those that ended, but lack measurements, and the places of these.
-        self.lacking: dict[Run, tuple[Row, tuple[int, ...]]] = {}
+        self.lacking: dict[Run, Known] = {}  # those that ended, but lack measurements
         # What the others were computed with.
         self._settings: dict[Run, Mapping[str, Any]] = {}
         self._read()
 
     def _read(self) -> None:
+        self.lacking.clear()
         found = self._store.landed({run.name for run in self._sweep}, self._here, self._mix)
         if not found:
             self._refuse_strangers(self._sweep)
         for run in self._runs:
-            records = found.get(run.name, [])
-            row, missing = row_of(run, records)
-            if row is None:
+            one = known(run, found.get(run.name, []))
+            if one is None:
                 continue
-            computed_with = records[-1].segment.about["settings"]
-            if not missing:
-                self.rows[run] = row
+            computed_with = one.record.segment.about["settings"]
+            if not one.lacks:
+                self.rows[run] = one.row
                 self._settings[run] = computed_with
             elif computed_with == self._here:
-                self.lacking[run] = row, missing
+                self.lacking[run] = one
 
     def drop(self, kept: Collection[Run]) -> None:
         """Lets go of rows that are to be computed again: of runs that raised, and of runs to be
         `kept` whose network is not."""
         for run, row in list(self.rows.items()):
-            if "error" in row.values or (run in kept and not self._store.has_network(run.name)):
+            gone = run in kept and not self._store.has_network(run.name, row.network)
+            if gone or "error" in row.values:
                 del self.rows[run]
 
     @contextmanager
-    def writing(
-        self, part: str, buckets: Mapping[Run, str], kept: Collection[Run]
-    ) -> Iterator[None]:
-        """For `add`; `buckets` says of each run how it is computed. What others wrote meanwhile is
-        read first. The results file is written at the end, too, unless this process has but a part
-        of the runs.
+    def writing(self, part: str, kept: Collection[Run]) -> Iterator[None]:
+        """For `add`. What others wrote meanwhile is read first. The results file is written at the
+        end, too, unless this process has but a part of the runs.
 
         Raises OSError before any work is done where the folder cannot be written, or another
         process writes there.
         """
-        self._buckets, self._next = buckets, inf
+        self._next = inf
         self._require_room([run for run in kept if run not in self.rows])
         with self._store.writing(self._here, part, written_by=written_by()) as self._writer:
             self._read()
@@ -112,11 +109,13 @@ class Stored:
             self._save_results()
 
     def add(self, row: Row) -> None:
-        """A row lands, its network before it."""
+        """A row lands, its network before it.
+
+        A results file that cannot be written meanwhile is told, and is no reason to stop.
+        """
         if row.kept is not None:
-            self._store.save_network(row.run.name, row.kept)
-        value, definitions = record_of(row, self._buckets[row.run])
-        self._writer.add(row.run.name, value, definitions)
+            self._store.save_network(row.run.name, row.network, row.kept)
+        self._writer.add(row.run.name, *record_of(row))
         checkpoint = path_of(self._store.folder / CHECKPOINTS, row.run)
         if checkpoint.exists():
             self._writer.sync()
@@ -124,7 +123,11 @@ class Stored:
         self.rows[row.run] = row._replace(kept=None)
         self._settings.pop(row.run, None)
         if monotonic() > self._next:
-            self._save_results()
+            try:
+                self._save_results()
+            except (OSError, ValueError) as error:
+                log.warning("%s is not up to date: %s", RESULTS, error)
+                self._next = inf
 
     def _require_room(self, runs: Collection[Run]) -> None:
         """Raises OSError where the disk has no room for the networks of these runs."""
@@ -140,11 +143,12 @@ class Stored:
             )
 
     def network(self, run: Run) -> Params | None:
-        """The trained network, where it was kept and is whole."""
-        if not self._store.has_network(run.name):
+        """The network of a row that lacks measurements, where it was kept and is whole."""
+        name, network = run.name, self.lacking[run].row.network
+        if not self._store.has_network(name, network):
             return None
         try:
-            return self._store.load_network(run.name)
+            return self._store.load_network(name, network)
         except ValueError as error:
             log.warning("trained again: %s", error)
             return None
@@ -169,9 +173,9 @@ class Stored:
         """
         path = self._store.folder / RESULTS
         content = results.as_bytes(self.table())
-        if path.exists() and path.read_bytes() == content:
-            return
         try:
+            if path.exists() and path.read_bytes() == content:
+                return
             with only_writer(self._store.folder):
                 write_whole(path, content)
         except OSError as error:
@@ -192,8 +196,8 @@ class Stored:
         if not records:
             return
         mine = [record for record in records if has_spec(record)]
-        known = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
-        there = _by_column([known[spec] for spec in sorted(known)])
+        specs = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
+        there = _by_column([specs[spec] for spec in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
         now = _by_column(fields_of(runs)[0])
         differing = differences(there, {name: some for name, some in now.items() if name in there})

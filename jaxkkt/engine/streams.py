@@ -60,11 +60,13 @@ def run_streams(
         bucket: Bucket, queue: deque[Run], programs: Programs, tally: Tally
     ) -> Iterator[Row]:
         """The rows of a bucket; where memory runs out with half the lanes, and so on down to 2."""
-        while True:
+        while not stop.is_set():
             try:
                 yield from run_bucket(bucket, queue, programs, tally, stop, keep, checkpoints)
                 return
             except OutOfMemory as error:
+                if not error.runs:
+                    raise
                 if bucket.lanes <= LEAST_LANES:
                     yield from (raised(run, error) for run in error.runs)
                     continue

@@ -2,11 +2,12 @@
 
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
-from threading import RLock, Thread
+from threading import Condition, Thread
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +15,7 @@ from typing import Any
 KILLS = 3
 # Where so many died, for each that there should be, and no task came to its end, none will.
 DEATHS = 6
+SECONDS_BETWEEN_LOOKS = 0.05
 
 
 class WorkerKilled(RuntimeError):
@@ -27,26 +29,31 @@ class Workers:
             jk.sweep(runs, store="out", executor=workers)
 
     A process that is killed, by the system for its memory or by whoever, is replaced, and what it
-    did is done again: at first beside others, then alone. What was running three times when a
-    process died raises WorkerKilled, and the others go on. The processes end with this one, however
-    that ends.
+    did is done again: when all else is done, and alone. What was running three times when a process
+    died raises WorkerKilled, and the others go on. The processes end with this one, however that
+    ends; signals are for this one alone.
     """
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"a sweep needs at least 1 worker, got {count}")
-        self._count, self._pool = count, self._new_pool(count)
-        self._lock, self._closed = RLock(), False
-        self._running: list[_Task] = []
+        self._count, self._pool = count, _new_pool(count)
+        self._news, self._closed = Condition(), False
+        self._waiting: deque[_Task] = deque()
+        # Of the thread alone that gives tasks to the pool:
+        self._running: dict[Future[Any], _Task] = {}
         self._suspects: deque[_Task] = deque()
         self._deaths = 0  # since a task came to its end
+        self._thread = Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def submit(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
         task = _Task(function, args)
-        with self._lock:
+        with self._news:
             if self._closed:
                 raise RuntimeError("these workers were closed: make new ones")
-            self._start(task)
+            self._waiting.append(task)
+            self._news.notify()
         return task.future
 
     def __enter__(self) -> "Workers":
@@ -62,79 +69,70 @@ class Workers:
 
     def close(self) -> None:
         """Ends the processes, with whatever they do."""
-        with self._lock:
+        with self._news:
             self._closed = True
-            processes = list((self._pool._processes or {}).values())
+            self._news.notify()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            with self._news:
+                while not (self._closed or self._waiting or self._suspects or self._running):
+                    self._news.wait()
+                if self._closed:
+                    break
+                while self._waiting and len(self._running) < self._count:
+                    self._start(self._waiting.popleft())
+            if self._suspects and not self._running:
+                self._start(self._suspects.popleft())  # whose process dies now is known
+            ended, _ = wait(self._running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
+                self._replace()
+                continue
+            for future in ended:
+                self._deaths = 0
+                self._running.pop(future).end(future)
+        processes = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            with suppress(OSError, AttributeError, ValueError):
-                process.terminate()
+            with suppress(OSError, ValueError):
+                process.kill()
+        for task in [*self._waiting, *self._suspects, *self._running.values()]:
+            if not task.future.cancel():
+                task.fail("its workers were closed")
 
     def _start(self, task: "_Task") -> None:
-        self._running.append(task)
-        pool = self._pool
+        if not task.kills and not task.future.set_running_or_notify_cancel():
+            return
         try:
-            inner = pool.submit(task.function, *task.args)
-        except BrokenExecutor:  # and its callbacks are still to come
-            self._replace(pool)
-            return
-        inner.add_done_callback(lambda done: self._ended(task, pool, done))
+            self._running[self._pool.submit(task.function, *task.args)] = task
+        except BrokenExecutor:  # by a death that is not seen yet; this task had no part in it
+            dead: Future[Any] = Future()
+            dead.set_exception(BrokenExecutor())
+            task.kills -= 1
+            self._running[dead] = task
 
-    def _ended(self, task: "_Task", pool: ProcessPoolExecutor, done: Future[Any]) -> None:
-        """Called by the pool, in a thread of its own."""
-        with self._lock:
-            if done.cancelled() or self._closed:
-                task.future.cancel()
-                return
-            error = done.exception()
-            if isinstance(error, BrokenExecutor):
-                self._replace(pool)
-                return
-            if pool is not self._pool:
-                return  # its processes are gone; the task was given to others meanwhile
-            self._running.remove(task)
-            self._deaths = 0
-            self._next_suspect()
-        if not task.future.set_running_or_notify_cancel():
-            return
-        if error is None:
-            task.future.set_result(done.result())
-        else:
-            task.future.set_exception(error)
-
-    def _replace(self, broken: ProcessPoolExecutor) -> None:
-        """Gives what a broken pool had to a new one; suspect is what was running there."""
-        if broken is not self._pool:
-            return
-        self._pool = self._new_pool(self._count)
+    def _replace(self) -> None:
+        """A new pool for one of which a process died: suspect is what was running."""
+        for future in [f for f in self._running if f.done() and f.exception() is None]:
+            self._running.pop(future).end(future)
+        suspects, self._running = list(self._running.values()), {}
+        self._pool.shutdown(wait=False)
+        self._pool = _new_pool(self._count)
         self._deaths += 1
-        suspects, others = self._running[: self._count], self._running[self._count :]
-        self._running = []
         for task in suspects:
             task.kills += 1
-            if task.kills < KILLS:
-                self._suspects.append(task)
-            else:
+            if task.kills >= KILLS:
                 task.fail(f"{KILLS} processes died while they did this: it kills them")
+            else:
+                self._suspects.append(task)
         if self._deaths >= DEATHS * self._count:
-            for task in [*others, *self._suspects]:
+            with self._news:
+                lost = [*self._suspects, *self._waiting]
+                self._suspects.clear()
+                self._waiting.clear()
+            for task in lost:
                 task.fail("no process lives long enough to do anything: see what they print")
-            others, self._suspects = [], deque()
-        for task in others:
-            self._start(task)
-        self._next_suspect()
-
-    def _next_suspect(self) -> None:
-        """One at a time, when nothing else runs: whose process dies then is known."""
-        while self._suspects and not self._running:
-            task = self._suspects.popleft()
-            if not task.future.cancelled():
-                self._start(task)
-
-    @staticmethod
-    def _new_pool(count: int) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(count, context, initializer=end_with_parent)
 
 
 class _Task:
@@ -143,9 +141,29 @@ class _Task:
         self.future: Future[Any] = Future()
         self.kills = 0
 
+    def end(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            self.future.set_result(done.result())
+        else:
+            self.future.set_exception(error)
+
     def fail(self, why: str) -> None:
-        if self.future.set_running_or_notify_cancel():
+        if self.future.running() or self.future.set_running_or_notify_cancel():
             self.future.set_exception(WorkerKilled(why))
+
+
+def _new_pool(count: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, context, initializer=_begin)
+
+
+def _begin() -> None:
+    """Ctrl-C, and what asks a whole group of processes to end, is for the one that sweeps: it lets
+    its workers end their chunks."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
 
 
 def end_with_parent() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxkkt.files import named, write_whole
 from jaxkkt.store.arrays import read_arrays
@@ -43,7 +44,7 @@ def verify(folder: str | Path) -> list[str]:
             lines = ", ".join(map(str, segment.damaged[:5]))
             problems.append(f"{path}: {len(segment.damaged)} damaged lines ({lines})")
     problems += _contradictions(segments)
-    return problems + [why for _, why in _damaged_networks(folder)]
+    return problems + [why for _, why in _damaged_arrays(Path(folder))]
 
 
 def repair(folder: str | Path) -> list[str]:
@@ -53,20 +54,22 @@ def repair(folder: str | Path) -> list[str]:
     """
     store, done = Store.existing(folder), []
     with only_writer(store.folder):
-        aside = store.folder / DAMAGED
         for path in store.paths():
             try:
                 segment = read(path)
             except ValueError as error:
                 if "newer jaxkkt" in str(error):
                     raise
-                done.append(f"{_moved(path, aside)}: {error}")
+                done.append(f"{_copied_aside(path)}: {error}")
+                path.unlink()
                 continue
             if segment.damaged:
                 whole = b"".join(line + b"\n" for line in intact_lines(path))
-                done.append(f"{_moved(path, aside)}: {len(segment.rows)} rows kept")
+                done.append(f"{_copied_aside(path)}: {len(segment.rows)} rows kept")
                 write_whole(path, whole)
-        done += [f"{_moved(path, aside)}: {why}" for path, why in _damaged_networks(folder)]
+        for path, why in _damaged_arrays(store.folder):
+            done.append(f"{_copied_aside(path)}: {why}")
+            path.unlink()
     return done
 
 
@@ -75,9 +78,8 @@ def merge(into: str | Path, sources: Sequence[str | Path]) -> list[str]:
 
     Where a source holds stores in folders of its own, as a study of several parts does, so will
     the target. Rows keep what they say of where they were computed. The same again copies what is
-    new. Returns what was done, a line a store. Raises ValueError where a source is damaged, where
-    two stores give one run, computed with the same settings, different numbers, and where they keep
-    different networks of one run.
+    new. Returns what was done, a line a store. Raises ValueError where a source is damaged, and
+    where two stores give one run, computed with the same settings, different numbers.
     """
     done = []
     for source in sources:
@@ -90,35 +92,37 @@ def merge(into: str | Path, sources: Sequence[str | Path]) -> list[str]:
 
 
 def _merge(target: Store, source: Store) -> str:
+    segments = [read(path) for path in source.paths()]
+    bad = [str(s.path) for s in segments if s.damaged]
+    bad += [str(path) for path, _ in _damaged_arrays(source.folder, "networks")]
+    if bad:
+        raise ValueError(f"{bad[0]} is damaged: repair {source.folder} first")
     with named(target.folder):
         (target.folder / "segments").mkdir(parents=True, exist_ok=True)
     with only_writer(target.folder):
-        segments = source.segments()
-        for segment in segments:
-            if segment.damaged:
-                raise ValueError(f"{segment.path} is damaged: repair {source.folder} first")
         wrong = _contradictions([*target.segments(), *segments])
         if wrong:
             raise ValueError(f"{source.folder} contradicts {target.folder}: {wrong[0]}")
-        rows = 0
+        networks = rows = 0
+        for path in sorted((source.folder / "networks").glob("*.npz")):
+            copy = target.folder / "networks" / path.name
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                write_whole(copy, path.read_bytes())
+                networks += 1
         for segment in segments:
             path = target.folder / "segments" / segment.path.name
             content = _whole_lines(segment.path)
-            if segment.rows and not (path.exists() and path.stat().st_size >= len(content)):
+            if segment.rows and not _has(path, content):
                 write_whole(path, content)
                 rows += len(segment.rows)
-        networks = 0
-        for path in sorted((source.folder / "networks").glob("*.npz")):
-            copy = target.folder / "networks" / path.name
-            content = path.read_bytes()
-            if not copy.exists():
-                copy.parent.mkdir(exist_ok=True)
-                write_whole(copy, content)
-                networks += 1
-            elif copy.read_bytes() != content:
-                raise ValueError(f"{path} and {copy} are networks of one run, and differ")
     kept = f" and {networks} networks" if networks else ""
     return f"{target.folder}: {rows} rows{kept} of {source.folder}"
+
+
+def _has(path: Path, content: bytes) -> bool:
+    """Whether a segment is there as it is, or with more after it."""
+    return path.exists() and path.read_bytes().startswith(content)
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -134,36 +138,47 @@ def _contradictions(segments: Sequence[Segment]) -> list[str]:
     for segment in segments:
         settings = json.dumps(segment.about["settings"], sort_keys=True) if segment.rows else ""
         for name, value in segment.rows:
-            if not isinstance(value, dict) or "error" in value.get("ending", {"error": ""}):
+            said = _said(value)
+            if said is None:
                 continue
-            said = {"ending": value["ending"], **value["measured"]}
-            key = f"{settings} {value['bucket']} {name}"
+            key = f"{settings} {value['computed_as']} {name}"
             there, before = first.setdefault(key, (segment, {}))
             for part, values in said.items():
                 old = before.setdefault(part, values)
                 if json.dumps(old) != json.dumps(values):
-                    told = differences(old, values, ("in one", "in the other"))
+                    told = differences(old, values, ("in one", "in the other"), f".{part}")
                     problems.append(
                         f"{there.path} and {segment.path} differ in {name}: {'; '.join(told[:3])}"
                     )
     return problems
 
 
-def _damaged_networks(folder: str | Path) -> Iterator[tuple[Path, str]]:
-    for kind in ("networks", "checkpoints"):
-        for path in sorted((Path(folder) / kind).glob("*.npz")):
+def _said(value: Any) -> dict[str, Any] | None:
+    """How a run ended and what was measured, of a row that is a run's and did not raise."""
+    if not isinstance(value, dict) or not {"network", "computed_as"} <= value.keys():
+        return None
+    ending, measured = value.get("ending"), value.get("measured")
+    if not isinstance(ending, dict) or not isinstance(measured, dict) or "error" in ending:
+        return None
+    return {"ending": ending, "network": value["network"], **measured}
+
+
+def _damaged_arrays(folder: Path, *kinds: str) -> Iterator[tuple[Path, str]]:
+    for kind in kinds or ("networks", "checkpoints"):
+        for path in sorted((folder / kind).glob("*.npz")):
             try:
                 read_arrays(path, path.stem)
             except ValueError as error:
                 yield path, str(error)
 
 
-def _moved(path: Path, aside: Path) -> Path:
-    """The file's place in the folder for what is damaged."""
+def _copied_aside(path: Path) -> Path:
+    """The place of a copy in the store's folder for what is damaged."""
+    aside = path.parent.parent / DAMAGED
     with named(aside):
         aside.mkdir(exist_ok=True)
-        number = 0
-        while (place := aside / f"{path.name}.{number}").exists():
-            number += 1
-        path.rename(place)
+    number = 0
+    while (place := aside / f"{path.name}.{number}").exists():
+        number += 1
+    write_whole(place, path.read_bytes())
     return place

@@ -14,7 +14,7 @@ from jaxkkt.files import named, write_whole
 
 WHOLE = "whole"
 # Looking whether somebody holds a lock takes it for a moment: one who looks at the same time waits.
-SECONDS_TO_LOOK = 1.0
+SECONDS_TO_LOOK = 2.0
 
 
 class Busy(OSError):
@@ -25,7 +25,8 @@ class Busy(OSError):
 def only_writer(folder: Path, part: str = WHOLE) -> Iterator[None]:
     """Holds a part of the store, or the whole, until the end of the block or of the process.
 
-    Parts of different names can be held by several at a time, a part and the whole cannot. The
+    Shards such as 3-of-16 and 4-of-16 can be held at a time; one and the whole, or one of another
+    number of shards, cannot. The
     system knows who holds what: a process that is stopped, and goes on later, has held it all the
     time. Raises Busy, which says who does.
     """
@@ -34,8 +35,9 @@ def only_writer(folder: Path, part: str = WHOLE) -> Iterator[None]:
         locks.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         held.enter_context(_held(locks, part, 0))
-        others = {path.stem for path in locks.glob("*.lock")} if part == WHOLE else {WHOLE}
-        for other in sorted(others - {part}):
+        for other in sorted({WHOLE, *(path.stem for path in locks.glob("*.lock"))} - {part}):
+            if _side_by_side(part, other):
+                continue
             with _held(locks, other, SECONDS_TO_LOOK):
                 pass
         date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -44,6 +46,12 @@ def only_writer(folder: Path, part: str = WHOLE) -> Iterator[None]:
         held.callback(holder.unlink, missing_ok=True)
         write_whole(holder, json.dumps(about).encode())
         yield
+
+
+def _side_by_side(part: str, other: str) -> bool:
+    """Whether two shards are of one number of shards, and so have no run in common."""
+    counts = [name.rpartition("-of-")[2] for name in (part, other)]
+    return WHOLE not in (part, other) and counts[0] == counts[1]
 
 
 @contextmanager

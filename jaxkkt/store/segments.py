@@ -49,7 +49,6 @@ class Writer:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         date = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         self.path = folder / f"{date}-{uuid4().hex[:12]}{SUFFIX}"
-        self.rows = 0
         self._lock, self._broken = Lock(), False
         self._defined: set[str] = set()
         with named(self.path):
@@ -60,6 +59,7 @@ class Writer:
         self._end, self._synced = 0, monotonic()
         with self._lock:
             self._append(2 * f"{self._salt} {header}\n")
+        self._begin = self._end
         self.sync()
         with named(self.path):
             sync_folder(folder)
@@ -71,7 +71,6 @@ class Writer:
             lines = [{"define": n, "as": d} for n, d in new.items()] + [{"row": name, "is": row}]
             self._append("".join(_line(self._salt, json.dumps(line)) for line in lines))
             self._defined.update(new)
-            self.rows += 1
         if monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:
             self.sync()
 
@@ -86,11 +85,12 @@ class Writer:
     def close(self) -> None:
         """Removes the segment if it has no row."""
         try:
-            if self.rows and not self._broken:
+            if not self._broken:
                 self.sync()
         finally:
+            empty = os.fstat(self._file).st_size <= self._begin
             os.close(self._file)
-            if not self.rows:
+            if empty:
                 self.path.unlink(missing_ok=True)
 
     def _append(self, text: str) -> None:
@@ -132,11 +132,14 @@ def read(path: Path) -> Segment:
         if text is None:
             damaged.append(number)
             continue
-        value = json.loads(text)
-        if "row" in value:
-            rows.append((value["row"], value["is"]))
-        else:
-            definitions[value["define"]] = value["as"]
+        try:
+            value = json.loads(text)
+            if "row" in value:
+                rows.append((str(value["row"]), value["is"]))
+            else:
+                definitions[str(value["define"])] = value["as"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            damaged.append(number)
     if len(lines) > 1 and lines[0] != lines[1] and first:
         damaged.insert(0, 2)
     return Segment(path, about, definitions, rows, damaged, bool(rest) or len(lines) < 2)
@@ -156,7 +159,7 @@ def _header(path: Path, lines: list[bytes]) -> tuple[Mapping[str, Any], str, boo
     for number, line in enumerate(lines[:2]):
         text = _intact("", line)
         if text is not None:
-            about = json.loads(text)
+            about = _plausible(path, text)
             if about["format"] > FORMAT:
                 raise ValueError(
                     f"{path} is of format {about['format']}, written by a newer jaxkkt; this one "
@@ -167,6 +170,16 @@ def _header(path: Path, lines: list[bytes]) -> tuple[Mapping[str, Any], str, boo
         f"{path} begins with neither of the two lines that say what wrote it: cut short, damaged, "
         "or no segment of a store"
     )
+
+
+def _plausible(path: Path, text: str) -> Mapping[str, Any]:
+    try:
+        about = json.loads(text)
+        if isinstance(about["format"], int) and isinstance(about.get("settings", {}), dict):
+            return {"settings": {}, **about}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    raise ValueError(f"{path} does not say what wrote it: no segment of a store")
 
 
 def _line(salt: str, text: str) -> str:

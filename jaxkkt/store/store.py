@@ -118,27 +118,36 @@ class Store:
             finally:
                 writer.close()
 
-    def save_network(self, name: str, params: Params) -> None:
+    def save_network(self, name: str, network: str, params: Params) -> None:
+        """Keeps the network of a row, by the row's name and the network's hash."""
         with named(self._networks):
             self._networks.mkdir(exist_ok=True)
-        write_arrays(self._network(name), name, params._asdict())
+        path = self._network(name, network)
+        write_arrays(path, path.stem, params._asdict())
 
-    def has_network(self, name: str) -> bool:
-        return self._network(name).is_file()
+    def has_network(self, name: str, network: str) -> bool:
+        return self._network(name, network).is_file()
 
-    def load_network(self, name: str) -> Params:
-        """The parameters that `save_network` wrote; ValueError where there are none."""
-        if not self.has_network(name):
+    def load_network(self, name: str, network: str | None = None) -> Params:
+        """The parameters that `save_network` wrote: of this network, or of the last row of this
+        name of which they are kept. ValueError where there are none, or they are damaged."""
+        paths = list(self._networks.glob(f"{name}-*.npz"))
+        if network is None and len(paths) > 1:
+            rows = [r.value["network"] for r in self.records() if r.name == name]
+            network = [n for n in rows if self.has_network(name, n)][-1]
+        if network is not None:
+            paths = [path for path in [self._network(name, network)] if path.is_file()]
+        if not paths:
             kept = len(list(self._networks.glob("*.npz")))
             raise ValueError(
                 f"{self.folder} keeps no network of this run, but {kept} of others: sweep it with "
                 "keep='params', or with the run among those to keep"
             )
-        arrays: Any = read_arrays(self._network(name), name)
+        arrays: Any = read_arrays(paths[0], paths[0].stem)
         return Params(**{field: arrays[field] for field in Params._fields})
 
-    def _network(self, name: str) -> Path:
-        return self._networks / f"{name}.npz"
+    def _network(self, name: str, network: str) -> Path:
+        return self._networks / f"{name}-{network}.npz"
 
     def _tidy(self) -> None:
         """Removes this store's own files that were cut short."""

@@ -126,20 +126,23 @@ def export(folder: Folder, file: Folder) -> int:
         file: in netCDF a grid of runs has a dimension for each field that varies; the others have
             a row a run, and of arrays in CSV the numbers as JSON.
     """
-    writers = {
-        ".nc": lambda: save(read_store(folder), file),
-        ".parquet": lambda: read_rows(folder).to_parquet(file, index=False),
-        ".csv": lambda: read_rows(folder).to_csv(file, index=False),
-    }
-    if file.suffix not in writers:
-        raise ValueError(f"a file is called {', '.join(f'*{s}' for s in writers)}, got {file}")
+    kinds = (".nc", ".parquet", ".csv")
+    if file.suffix not in kinds:
+        raise ValueError(f"a file is called {', '.join(f'*{kind}' for kind in kinds)}, got {file}")
+    found: Any = read_store(folder) if file.suffix == ".nc" else read_rows(folder)
     with named(file):
-        writers[file.suffix]()
+        if file.suffix == ".nc":
+            save(found, file)
+        elif file.suffix == ".csv":
+            found.to_csv(file, index=False)
+        else:
+            found.to_parquet(file, index=False)
     print(f"wrote {file}")
     return 0
 
 
 def _short(about: Mapping[str, Any]) -> str:
-    settings, by = about["settings"], about.get("written_by", {})
-    version = settings["versions"]["jaxkkt"]
-    return f"jaxkkt {version} ({settings['code'][:8]}) on {settings['device']} of {by.get('host')}"
+    settings, by = about["settings"], about.get("written_by") or {}
+    version = (settings.get("versions") or {}).get("jaxkkt")
+    code = str(settings.get("code"))[:8]
+    return f"jaxkkt {version} ({code}) on {settings.get('device')} of {by.get('host')}"

@@ -81,6 +81,7 @@ class Study:
                 return 2
 
     def _run(self, options: Options) -> int:
+        shard_of(options)
         if options.platform:
             engine.require_platform(options.platform)
         try:
