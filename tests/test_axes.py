@@ -42,6 +42,7 @@ def in_balls(balls, rates, momenta):
     )
 
 
+@pytest.mark.slow
 def test_36_settings_compile_no_more_than_one(compiled):
     """4 balls, 3 learning rates and 3 momenta are one bucket."""
     forget()

@@ -2,8 +2,10 @@
 command line."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import xarray as xr
@@ -12,11 +14,14 @@ from cases import rows_in, sweep
 import jaxkkt as jk
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
 
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(6))
 
 SWEEP = """
 import json, os, signal, sys
+from contextlib import suppress
+from time import sleep
 import dask
 import jaxkkt as jk
 from dask.distributed import Client, LocalCluster
@@ -43,9 +48,8 @@ if __name__ == "__main__":
     if kind == "killer":
         runs = jk.grid(d=8, samples=6, width=20, seed=range(4), measure=Kills)
     bad = [float(jk.draw(runs[2])[1].x[0, 0])]
-    workers = 0 if kind == "gone" else 2
     with (
-        LocalCluster(workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         pids = list(client.run(os.getpid).values())
@@ -62,6 +66,10 @@ if __name__ == "__main__":
             print(cluster.scheduler_address, flush=True)
             sys.stdin.readline()
             sys.exit()
+        if kind == "gone":
+            cluster.scale(0)
+            while client.scheduler_info()["workers"]:
+                sleep(0.1)
         executor = client.get_executor(pure=False)
         options = {"store": out, "executor": executor, "progress": False}
         try:
@@ -70,7 +78,8 @@ if __name__ == "__main__":
             print(json.dumps(str(error)))
         else:
             if kind == "stop":
-                os.kill(pids[0], signal.SIGCONT)
+                with suppress(ProcessLookupError):  # where Dask has killed it meanwhile
+                    os.kill(pids[0], signal.SIGCONT)
             errors = table.error.values.ravel().tolist() if "error" in table else []
             print(json.dumps([table.status.values.ravel().tolist(), errors, len(harmed)]))
 """
@@ -80,8 +89,9 @@ def started(tmp_path, kind, **options):
     script = tmp_path / "script.py"
     script.write_text(SWEEP)
     command = [sys.executable, script, tmp_path / "out", kind]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # one package for all, as a worker has to have
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, **options
     )
 
 
@@ -121,7 +131,7 @@ def test_from_the_command_line(tmp_path):
             folder = tmp_path / ("cluster" if where else "here")
             command = [sys.executable, "-m", "sweeps.vardi_figures", *small, *where]
             done = subprocess.run(
-                [*command, "--out", folder], capture_output=True, text=True, check=False
+                [*command, "--out", folder], capture_output=True, text=True, check=False, cwd=ROOT
             )
             assert done.returncode == 0, done.stderr
     finally:

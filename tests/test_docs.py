@@ -41,6 +41,29 @@ def test_workers_get_own_functions(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
+def test_a_folder_that_is_extended_and_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "docs"}
+    for code in blocks("stores.md")[0]:
+        exec(compile(code, "stores.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    for line in printed:
+        assert f"```text\n{line}\n```" in (DOCS / "stores.md").read_text()
+    assert len(printed) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_workers_of_this_machine(tmp_path):
+    """The page's other calls need a cluster."""
+    path = tmp_path / "script.py"
+    path.write_text(blocks("machines.md")[0][0])
+    subprocess.run([sys.executable, path], check=True, cwd=tmp_path, timeout=500)
+    assert list((tmp_path / "out" / "segments").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_the_theory_of_a_kkt_point(capsys):
     (one, swept), _ = blocks("theory.md")
     names: dict[str, object] = {"__name__": "docs"}

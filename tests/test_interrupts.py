@@ -54,6 +54,7 @@ def rows(folder):
     return rows_in(folder / "out")
 
 
+@pytest.mark.slow
 def test_a_command_ends_in_order_and_goes_on(tmp_path):
     process = started(tmp_path, 0.3)
     while len(rows(tmp_path)) < 2 and process.poll() is None:

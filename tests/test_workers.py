@@ -1,15 +1,13 @@
 """Processes that train for a sweep: killed, stopped, gone, left alone by their parent."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future
 from time import monotonic, sleep
 
-import numpy as np
 import pytest
 import xarray as xr
 from cases import rows_in, sweep
@@ -303,12 +301,3 @@ def test_a_killed_worker_loses_no_row(tmp_path):
             table = sweep(runs, store=tmp_path, executor=workers)
     assert len(killed) == 2
     xr.testing.assert_identical(table, whole)
-
-
-@pytest.mark.slow
-def test_a_pool_of_spawned_processes(tmp_path):
-    runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        table = sweep(runs, store=tmp_path, executor=pool)
-    xr.testing.assert_identical(table, sweep(runs))
-    assert np.isfinite(table.log_loss).all()
