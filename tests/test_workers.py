@@ -33,8 +33,8 @@ def square(number):
     return number**2, os.getpid()
 
 
-def slow_square(number):
-    sleep(0.3)
+def slow_square(number, seconds=0.3):
+    sleep(seconds)
     return square(number)
 
 
@@ -63,6 +63,14 @@ class TestWorkers:
             assert once.result() == 7
             with pytest.raises(WorkerKilled, match=f"{KILLS} processes died while they did this"):
                 killer.result()
+
+    def test_what_runs_beside_is_not_blamed(self):
+        with Workers(2) as workers:
+            beside = workers.submit(slow_square, 3, 3.0)
+            killer = workers.submit(kill)
+            with pytest.raises(WorkerKilled):
+                killer.result()
+            assert beside.result()[0] == 9
 
     def test_one_that_is_killed_from_outside_is_replaced(self):
         with Workers(2) as workers:

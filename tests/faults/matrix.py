@@ -132,6 +132,7 @@ FAULTS = (
             f"{_WORKERS}::test_a_run_that_kills_its_worker_ends_with_that",
             f"{_WORKERS}::test_a_task_that_kills_its_worker_is_split",
             f"{_WORKERS}::test_what_kills_them_is_told_and_the_others_go_on",
+            f"{_WORKERS}::test_what_runs_beside_is_not_blamed",
             f"{_DASK}::test_a_run_that_kills_its_workers_ends_with_that",
         ),
     ),

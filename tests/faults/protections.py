@@ -202,7 +202,7 @@ PROTECTIONS = (
         "engine/workers.py",
         "            if self._suspects and not self._running:\n",
         "            if self._suspects:\n",
-        "test_workers.py::TestWorkers::test_what_kills_them_is_told_and_the_others_go_on",
+        "test_workers.py::TestWorkers::test_what_runs_beside_is_not_blamed",
     ),
     Protection(
         15,
