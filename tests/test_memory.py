@@ -73,6 +73,26 @@ def test_where_not_even_idle_lanes_fit_it_is_told(monkeypatch):
         sweep(RUNS)
 
 
+def test_where_idle_lanes_do_not_fit_there_are_fewer(eight_lanes, monkeypatch):
+    eight_lanes(8)
+    compiled, tried = streams.compile_bucket, []
+
+    def compile_bucket(bucket):
+        programs = compiled(bucket)
+
+        def idle():
+            tried.append(bucket.lanes)
+            if bucket.lanes > 2:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            return programs.idle()
+
+        return programs._replace(idle=idle)
+
+    monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
+    assert (sweep(RUNS).status == jk.Status.CONVERGED).all()
+    assert tried == [8, 4, 2]
+
+
 def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch):
     eight_lanes(8)
     measure, failed = lanes.measure, []

@@ -81,6 +81,17 @@ class TestWorkers:
             (tmp_path / "told").touch()
             assert beside.result() == "lived"
 
+    def test_a_death_that_is_not_seen_yet(self):
+        """Idle, so that nothing tells of it: the next task finds the pool broken."""
+        with Workers(1) as workers:
+            pid = workers.submit(square, 1).result()[1]
+            os.kill(pid, signal.SIGKILL)
+            began = monotonic()
+            while not workers._pool._broken:
+                assert monotonic() - began < 20
+                sleep(0.05)
+            assert workers.submit(square, 3).result(timeout=60)[0] == 9
+
     def test_one_that_is_killed_from_outside_is_replaced(self):
         with Workers(2) as workers:
             pid = workers.submit(square, 1).result()[1]

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -103,14 +102,14 @@ def run_tasks(
 
     def ended() -> Iterator[Row]:
         """The rows of the tasks that have ended; raises the first error at the end."""
-        failed: BaseException | None = None
+        failed = None
         for future, task in list(waiting):
             if not future.done():
                 continue
             waiting.remove((future, task))
             try:
                 rows, tally = future.result()
-            except (Exception, CancelledError) as error:
+            except Exception as error:
                 if stopping:
                     continue
                 if type(error).__name__ not in KILLED:

@@ -65,9 +65,9 @@ def run_streams(
                 yield from run_bucket(bucket, queue, programs, tally, stop, keep, checkpoints)
                 return
             except OutOfMemory as error:
-                if not error.runs:
-                    raise
                 if bucket.lanes <= LEAST_LANES:
+                    if not error.runs:  # not even empty lanes fit
+                        raise
                     yield from (raised(run, error) for run in error.runs)
                     continue
                 queue.extendleft(error.runs)

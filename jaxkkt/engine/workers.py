@@ -102,7 +102,7 @@ class Workers:
                 task.fail("its workers were closed")
 
     def _start(self, task: "_Task") -> None:
-        if not task.kills and not task.future.set_running_or_notify_cancel():
+        if not task.future.running() and not task.future.set_running_or_notify_cancel():
             return
         try:
             self._running[self._pool.submit(task.function, *task.args)] = task
