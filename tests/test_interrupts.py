@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from time import monotonic, sleep
 
 import pytest
@@ -25,7 +26,8 @@ class Slow(jk.Measurement):
     on_host = True
 
     def measure(self, params):
-        print("measuring", flush=True)
+        sys.stdout.write("measuring\\n")  # in one piece: two threads measure
+        sys.stdout.flush()
         time.sleep(seconds)
         return {"one": 1.0}
 
@@ -39,15 +41,20 @@ sys.exit(studies.Study("slow", "", studies.Options, parts).main(sys.argv[1:]))
 """
 
 
+@contextmanager
 def started(folder, seconds):
     script = folder / "study.py"
     script.write_text(STUDY)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, script, "--out", folder / "out", "--quiet", str(seconds)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def rows(folder):
@@ -56,32 +63,32 @@ def rows(folder):
 
 @pytest.mark.slow
 def test_a_command_ends_in_order_and_goes_on(tmp_path):
-    process = started(tmp_path, 0.3)
-    while len(rows(tmp_path)) < 2 and process.poll() is None:
-        sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    told = process.communicate(timeout=60)[1]
+    with started(tmp_path, 0.3) as process:
+        while len(rows(tmp_path)) < 2 and process.poll() is None:
+            sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=60)[1]
     assert process.returncode == 143
     assert "SIGTERM: stopping after this chunk of steps" in told
     assert "the same command goes on with the rows in" in told
     kept = rows(tmp_path)
     assert 2 <= len(kept) < 12
-    again = started(tmp_path, 0)
-    assert again.communicate()[1] == ""
+    with started(tmp_path, 0) as again:
+        assert again.communicate()[1] == ""
     assert again.returncode == 0
     assert len(rows(tmp_path)) == 12
     assert kept.items() <= rows(tmp_path).items()
 
 
 def test_the_second_leaves_at_once(tmp_path):
-    process = started(tmp_path, 60)
-    assert process.stdout.readline() == "measuring\n"
-    process.send_signal(signal.SIGINT)
-    sleep(1)
-    assert process.poll() is None
-    asked = monotonic()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    with started(tmp_path, 60) as process:
+        assert process.stdout.readline() == "measuring\n"
+        process.send_signal(signal.SIGINT)
+        sleep(1)
+        assert process.poll() is None
+        asked = monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 130
     assert monotonic() - asked < 5
 
