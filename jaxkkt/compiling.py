@@ -20,6 +20,11 @@ def quick_options(platform: str) -> dict[str, Any]:
     return _known(platform, tuple(OLDER_EMITTERS.items()))
 
 
+def cheaper_options(platform: str) -> dict[str, Any]:
+    """Compiler options for draws on a device of this platform: they change no bits."""
+    return _known(platform, tuple(CHEAPER_PASSES.items()))
+
+
 @cache
 def _known(platform: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     """The options, on a CPU; none where this XLA does not know them."""

@@ -11,6 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxkkt.networks import PRECISION, Size, check_sizes
 from jaxkkt.requirements import as_arrays, as_samples, require_precision
 
+# Norms are summed over so many coordinates at a time.
+BLOCK = 16
+
 
 class Dataset(NamedTuple):
     """Points x (m, d) with labels y (m,) in {-1, 1}. A padded sample is a zero row with y = 0."""
@@ -31,7 +34,7 @@ def sphere(
     shape. Raises ValueError for fewer than 2 samples, a dimension below 1, or sizes beyond `shape`.
     """
     x, y = _draw(key, samples, dim, shape)
-    norm = jnp.linalg.norm(x, axis=1, keepdims=True)
+    norm = _norms(x)[:, None]
     return Dataset(x * jnp.where(norm > 0, jnp.sqrt(dim) / jnp.where(norm > 0, norm, 1), 0), y)
 
 
@@ -126,6 +129,21 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
             "problem and its theorems ask for two classes"
         )
     return arrays
+
+
+def _norms(x: Array) -> Array:
+    """|x_i|, rounded alike whatever coordinates of zeros are padded on."""
+    m, d = x.shape
+    blocks = jnp.pad(x, ((0, 0), (0, max(2 * BLOCK - d, -d % BLOCK)))).reshape(m, -1, BLOCK)
+
+    def add(total: Array, block: Array) -> tuple[Array, None]:
+        return total + block * block, None
+
+    total = jax.lax.scan(add, jnp.zeros((m, BLOCK), x.dtype), blocks.swapaxes(0, 1))[0]
+    while total.shape[1] > 1:
+        half = total.shape[1] // 2
+        total = total[:, :half] + total[:, half:]
+    return jnp.sqrt(total[:, 0])
 
 
 def _draw(

@@ -71,7 +71,7 @@ def test_sizes_that_share_a_bucket_are_measured_by_one_program(compiled):
 def programs_of(names):
     """How often each program of the engine is among them. Two threads may both compile the same
     single operation, so these are counted with some room."""
-    ours = ["jit(_place)", "jit(_advance)", "jit(_decode)", "jit(compute)"]
+    ours = ["jit(_place)", "jit(_advance)", "jit(_decode)", "jit(measure_all)"]
     return {name: names.count(name) for name in ours}
 
 
@@ -205,5 +205,5 @@ class TestKept:
 
 def test_pauses_past_the_last_moment_are_none():
     (run,) = jk.grid(**SIZES, curve=jk.Curve([-1, -2]))
-    levels = [float(programs.numbers_of(run, i)[1].log_loss) for i in range(3)]
+    levels = [float(programs._how(run.protocol, run.curve, i).pause.log_loss) for i in range(3)]
     assert levels == [-1, -2, -np.inf]

@@ -133,7 +133,7 @@ class TestRuns:
     def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
         """A single run, a partial batch and another order give the bits of the whole bucket."""
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(planned_for(runs)[0], lanes=3)
+        bucket = planned_for(runs)[0].with_lanes(3)
         programs = compile_bucket(bucket)
 
         def rows(some):
@@ -180,7 +180,7 @@ class TestRuns:
         def fail(*args):
             raise MemoryError("not enough")
 
-        monkeypatch.setattr(lanes, "draw", fail)
+        monkeypatch.setattr(lanes, "draw_batch", fail)
         with pytest.raises(MemoryError, match="not enough"):
             sweep(mixed_grid())
 
@@ -193,7 +193,7 @@ class TestRuns:
 
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = replace(planned_for(runs)[0], lanes=2)
+        bucket = planned_for(runs)[0].with_lanes(2)
         programs = compile_bucket(bucket)
         tally = Tally()
         queue = deque(bucket.runs)

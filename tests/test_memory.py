@@ -18,7 +18,7 @@ RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12))
 def eight_lanes(monkeypatch):
     """Buckets of eight lanes, and a function that lets those of more than so many not fit."""
     plan = driver.plan
-    monkeypatch.setattr(buckets, "_lanes", lambda runs, most, work: 8)
+    monkeypatch.setattr(buckets, "_lanes_of_a_core", lambda m, k: 8)
     monkeypatch.setattr(driver, "plan", lambda runs, devices: plan(runs, devices))
     monkeypatch.setattr(driver, "streams", lambda *_: 1)
     compiled, tried = streams.compile_bucket, []
@@ -95,7 +95,7 @@ def test_where_idle_lanes_do_not_fit_there_are_fewer(eight_lanes, monkeypatch):
 
 def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch):
     eight_lanes(8)
-    measure, failed = lanes.measure, []
+    measure, failed = lanes.measure_batch, []
 
     def full_at_first(*args):
         if len(failed) < 2:
@@ -103,7 +103,7 @@ def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return measure(*args)
 
-    monkeypatch.setattr(lanes, "measure", full_at_first)
+    monkeypatch.setattr(lanes, "measure_batch", full_at_first)
     assert (sweep(RUNS).status == jk.Status.CONVERGED).all()
     assert len(failed) == 2
 

@@ -84,12 +84,14 @@ def test_on_the_way():
 
 
 def test_data_that_cannot_be_drawn(sound, monkeypatch):
-    def drawn(run):
-        if run.seed == 2:
-            raise ArithmeticError("an unlucky draw")
-        return jk.draw(run)
+    draw = lanes.draw_batch
 
-    monkeypatch.setattr(lanes, "draw", drawn)
+    def drawn(drawing, words, runs, *rest):
+        if any(run.seed == 2 for run in runs):
+            raise ArithmeticError("an unlucky draw")
+        return draw(drawing, words, runs, *rest)
+
+    monkeypatch.setattr(lanes, "draw_batch", drawn)
     table = sweep(runs_of())
     assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
     others = table.drop_vars("error").isel(seed=[0, 1, 3])

@@ -147,13 +147,18 @@ class TestStore:
 
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
         drawn = []
-        draw = lanes.draw
-        monkeypatch.setattr(lanes, "draw", lambda run: drawn.append(run) or draw(run))
+        draw = lanes.draw_batch
+
+        def draw_batch(drawing, words, runs, *rest):
+            drawn.extend(runs)
+            return draw(drawing, words, runs, *rest)
+
+        monkeypatch.setattr(lanes, "draw_batch", draw_batch)
 
         def full(self, *row):
             raise OSError("no space left")
 
-        monkeypatch.setattr(Writer, "add", full)
+        monkeypatch.setattr(Writer, "add_all", full)
         runs = jk.grid(d=[60], alpha=[1.0], width=[200], seed=range(60))
         with pytest.raises(OSError, match="no space left"):
             sweep(runs, store=tmp_path)
@@ -208,7 +213,7 @@ class TestStore:
     def test_a_folder_that_cannot_be_written_is_told_before_training(self, tmp_path, monkeypatch):
         first = sweep(RUNS[:1], store=tmp_path)
         drawn = []
-        monkeypatch.setattr(lanes, "draw", drawn.append)
+        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
 
         def fails(path, *_, **__):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -226,7 +231,7 @@ class TestStore:
 
     def test_a_store_in_use_is_told_before_training(self, tmp_path, monkeypatch):
         drawn = []
-        monkeypatch.setattr(lanes, "draw", drawn.append)
+        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
         with Store(tmp_path).writing({}), pytest.raises(Busy, match="is being written by process"):
             sweep(RUNS, store=tmp_path)
         assert not drawn
@@ -249,7 +254,7 @@ class TestStore:
 
     def test_networks_that_do_not_fit_the_disk(self, tmp_path, monkeypatch):
         drawn = []
-        monkeypatch.setattr(lanes, "draw", drawn.append)
+        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
         monkeypatch.setattr(stored, "disk_usage", lambda _: SimpleNamespace(free=2000))
         with pytest.raises(OSError, match=r"3 networks take 0.0 MiB, and .* has 0.0 MiB free"):
             sweep(RUNS, store=tmp_path, keep="params")
@@ -322,7 +327,7 @@ class TestExtended:
 
         more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
         with monkeypatch.context() as patched:
-            patched.setattr(remeasuring, "measure", raises)
+            patched.setattr(remeasuring, "measure_batch", raises)
             with pytest.raises(ArithmeticError, match="no such number"):
                 sweep(more, store=tmp_path)
         xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))

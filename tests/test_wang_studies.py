@@ -211,8 +211,8 @@ class TestRobust:
         (row, *others) = (folder / "rows").iterdir()
         assert len(others) == 3
         row.unlink()
-        trained, measure = [], lanes.measure
-        monkeypatch.setattr(lanes, "measure", lambda *a, **b: trained.append(a) or measure(*a, **b))
+        trained, row = [], lanes._row
+        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
         assert wang_robust.STUDY.main(arguments) == 0
         assert len(trained) == 1
         xr.testing.assert_identical(xr.load_dataset(folder / "results.nc"), table)

@@ -6,12 +6,14 @@ resumed sweep compiles the same shapes and so gives the same bits.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
 
 from jaxkkt.engine.devices import cores
+from jaxkkt.measurements import Measurement
 from jaxkkt.representations import Representation, step_flops
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
@@ -32,15 +34,31 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
 # operations.
 OPERATIONS_PER_TRIP = 5e6
+# On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
+LANES_OF_A_CORE = ((1024, 32), (4096, 16))
+# A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
+# and no more than a share of all.
+SECONDS_OF_A_TURN = 0.1
+OPERATIONS_PER_SECOND = 1e10
+MOST_SLOTS = 64
+TURN_BYTES = 2**26
+PORTIONS = 16
+# Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
+# long: buckets of few runs share programs of round sizes, others have their own.
+SECONDS_PER_ELEMENT = 1.5e-7
+SECONDS_PER_PROGRAM = 5.0
 # Lanes wait for the slowest of them about this share of a run at a bucket's end.
 WAIT_AT_END = 0.15
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Runs that share one compiled shape, padded to (samples, d, width); a stream has `lanes`.
+    """Runs that share one compiled shape, padded to (samples, d, width).
 
-    A step sees `batch` of the samples, and a lane takes `lane_bytes` while it steps, in float32.
+    A stream has `slots` that hold a run each, and steps `lanes` of them at a time: all of them
+    `side_by_side` on an accelerator, a group after another on a CPU. Drawn and measured are as many
+    as a `turn` takes, at shapes that may be larger, which buckets of few runs share: `drawn_at`,
+    `measured_at`. A step sees `batch` of the samples, and a slot takes `lane_bytes`, in float32.
     """
 
     runs: tuple[Run, ...]
@@ -50,7 +68,20 @@ class Bucket:
     representation: Representation
     batch: int
     lanes: int
+    slots: int
+    side_by_side: bool
+    drawn_at: tuple[int, int, int]
+    measured_at: tuple[int, int, int]
     lane_bytes: int
+
+    def with_lanes(self, lanes: int) -> "Bucket":
+        """The same runs in fewer lanes, and no more slots than these."""
+        return replace(self, lanes=lanes, slots=lanes)
+
+    @property
+    def turn(self) -> int:
+        """How many runs are drawn, placed, taken out and measured at a time."""
+        return max(1, self.slots // 2) if self.side_by_side else self.slots
 
     @property
     def guessed_steps(self) -> float:
@@ -62,14 +93,11 @@ class Bucket:
         """Whether its runs pause on their way, to be measured."""
         return self.runs[0].curve is not None
 
-    @property
-    def measured_at(self) -> tuple[int, int, int]:
-        """Samples, d and width that its runs' measurements are padded to, where they are."""
-        return round_up(self.samples), round_up(self.d), round_up(self.width)
-
-    def kinds(self) -> list[Run]:
-        """One run of each kind that is measured alike: by one program."""
-        return list({_measured_alike(run): run for run in self.runs}.values())
+    def measured(self) -> list[tuple[Run, tuple[Measurement, ...]]]:
+        """One run of each kind that is measured alike, and what is measured together of it."""
+        kinds = {_measured_alike(run): run for run in self.runs}.values()
+        found = [(run, run.measure) for run in kinds]
+        return found + [(run, run.curve.measure) for run in kinds if run.curve is not None]
 
     @property
     def padded_work(self) -> float:
@@ -99,8 +127,8 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """Memory of one stream's lanes."""
-        return self.lanes * self.lane_bytes
+        """Memory of one stream's slots."""
+        return self.slots * self.lane_bytes
 
     @property
     def trained_by(self) -> str:
@@ -113,6 +141,11 @@ class Bucket:
         """What a row's rounding depends on beside its run and the environment."""
         shape = f"m{self.samples} d{self.d} k{self.width}"
         return f"{self.representation} {shape} {self.trained_by}"
+
+    @property
+    def computed_with(self) -> str:
+        """The same with the number of lanes."""
+        return f"{self.computed_as} {self.lanes} lanes"
 
     def describe(self) -> str:
         return (
@@ -203,14 +236,48 @@ def _mkd(shape: tuple[int, int, int]) -> tuple[int, int, int]:
 def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any]) -> Bucket:
     # The longest first: what is left at the end is short.
     runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, r.seed, repr(r)))
-    m, d, k = shape.m, shape.d, shape.k
-    ball = getattr(runs[0].protocol, "ball", None) is not None
+    m, d, k = tight = shape.m, shape.d, shape.k
+    protocol = runs[0].protocol
+    ball = getattr(protocol, "ball", None) is not None
     of_one = _lane_bytes(kind.representation, m, k, d, ball)
-    # A CPU's cores are filled by streams.
-    most = 1 if devices[0].platform == "cpu" else lane_bytes(devices[0]) // of_one
-    lanes = _lanes(-(-len(runs) // len(devices)), most, _work(kind.representation, m, k, d))
-    batch = m if kind.full_batch else runs[0].protocol.batch_size or m  # type: ignore[attr-defined]
-    return Bucket(tuple(runs), m, d, k, kind.representation, batch, lanes, of_one)
+    work = _work(kind.representation, m, k, d)
+    side_by_side = devices[0].platform != "cpu"
+    if side_by_side:
+        lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
+        slots = lanes
+    else:
+        lanes = _lanes_of_a_core(m, k)
+        slots = lanes * _groups(lanes, len(runs), work * protocol.guessed_steps, of_one)
+    batch = m if kind.full_batch else protocol.batch_size or m  # type: ignore[attr-defined]
+    round_sizes = round_up(m), round_up(d), round_up(k)
+    wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
+    at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
+    alike = all((r.samples, r.d, r.width) == tight for r in runs)
+    exact = alike and not all(r.data.any_size and r.initialization.any_size for r in runs)
+    return Bucket(
+        tuple(runs),
+        *tight,
+        kind.representation,
+        batch,
+        lanes,
+        slots,
+        side_by_side,
+        drawn_at=tight if exact else at,
+        measured_at=at,
+        lane_bytes=of_one,
+    )
+
+
+def _lanes_of_a_core(m: int, k: int) -> int:
+    """How many small networks a core steps faster at a time than one by one."""
+    return next((lanes for most, lanes in LANES_OF_A_CORE if m * k <= most), 1)
+
+
+def _groups(lanes: int, runs: int, operations: float, bytes_: int) -> int:
+    """How many groups of lanes a stream holds: little work is handed out in larger portions."""
+    wanted = SECONDS_OF_A_TURN * OPERATIONS_PER_SECOND / (lanes * operations)
+    fair = runs / (lanes * PORTIONS)
+    return max(1, int(min(wanted, fair, MOST_SLOTS / lanes, TURN_BYTES / (lanes * bytes_))))
 
 
 def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
@@ -220,7 +287,7 @@ def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
     run on one core; fewer where that would fill too much memory. One an accelerator, whose lanes
     share every kernel. Never more than there are batches to fill.
     """
-    batches = sum(-(-len(b.runs) // b.lanes) for b in buckets)
+    batches = sum(-(-len(b.runs) // b.slots) for b in buckets)
     if devices[0].platform != "cpu":
         return min(len(devices), batches)
     fitting = lane_bytes(devices[0]) // max(b.bytes for b in buckets)
@@ -285,11 +352,12 @@ def _work(representation: Representation, m: int, k: int, d: int) -> float:
 def _lane_bytes(representation: Representation, m: int, k: int, d: int, ball: bool) -> int:
     # Gram: coefficients and preactivations with a gradient and a trace each, hidden outputs, and
     # the Gram matrix. Otherwise: weights, gradient and trace, in a ball the initial weights too,
-    # and preactivations, hidden outputs and a gradient.
+    # and preactivations, hidden outputs and a gradient. Always what the run started from.
+    start = k * d + m * d
     if representation == "gram":
-        return 4 * (7 * m * k + m * m)
+        return 4 * (7 * m * k + m * m + start)
     r = min(m, d) if representation == "span" else d
-    return 4 * ((3 + ball) * k * r + 3 * m * k + m * r)
+    return 4 * ((3 + ball) * k * r + 3 * m * k + m * r + start)
 
 
 def _lanes(runs: int, most: int, work: float) -> int:

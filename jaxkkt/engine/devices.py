@@ -47,6 +47,11 @@ def device() -> jax.Device:
         ) from error
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device's memory did not hold what it was asked to."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
 def require_platform(name: str) -> None:
     """Raises NoDevice unless arrays go to a device of this platform: "cpu", "gpu" or "tpu"."""
     here = device().platform

@@ -1,15 +1,25 @@
-"""Initial weights and data of a run, drawn from its own fields alone, at any padded shape."""
+"""Initial weights and data of runs, drawn from their own fields alone, at any padded shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
+from jaxkkt.compiling import cheaper_options
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine.batches import over
+from jaxkkt.engine.devices import device
+from jaxkkt.engine.once import once
+from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.protocols import Training
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.data import Data
+from jaxkkt.specs.initializations import Initialization
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
@@ -44,55 +54,6 @@ def truth(run: Run) -> Any:
     return found
 
 
-def pad_params(params: Params, width: int, dim: int) -> Params:
-    """The same numbers, with zero neurons and coordinates up to the sizes given."""
-    return Params(_fit(params.w, width, dim), _fit(params.b, width), _fit(params.v, width))
-
-
-def pad_data(data: Dataset, samples: int, dim: int) -> Dataset:
-    """The same numbers, with zero samples and coordinates up to the sizes given."""
-    return Dataset(_fit(data.x, samples, dim), _fit(data.y, samples))
-
-
-class Seen(NamedTuple):
-    """A network with what measurements may ask for beside it, at a run's own size."""
-
-    params: Params
-    data: Dataset
-    test: Dataset | None
-    start: Params | None
-    protocol: Training | None
-    truth: Any = None
-
-    def padded(self, samples: int, dim: int, width: int, tests: int) -> "Seen":
-        return Seen(
-            pad_params(self.params, width, dim),
-            pad_data(self.data, samples, dim),
-            None if self.test is None else pad_data(self.test, tests, dim),
-            None if self.start is None else pad_params(self.start, width, dim),
-            self.protocol,
-            self.truth,
-        )
-
-
-def seen(
-    run: Run, params: Params, start: Params, data: Dataset, measurements: Sequence[Measurement]
-) -> Seen:
-    """The network and what the measurements ask for.
-
-    Raises ValueError for held-out points, or a truth, that they require and the data do not have.
-    """
-    needs = {name for one in measurements for name in one.needs()}
-    return Seen(
-        params,
-        data,
-        asked_for("test", run, measurements),
-        start if "start" in needs else None,
-        run.protocol if "protocol" in needs else None,
-        asked_for("truth", run, measurements),
-    )
-
-
 def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:
     """Held-out points ("test") or the "truth" of a run, where a measurement asks for them.
 
@@ -106,6 +67,159 @@ def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:
     return draw_it(run.seed)
 
 
+class Sizes(NamedTuple):
+    """The first words of a run's row: its slot in the batch, its seed, its own sizes."""
+
+    slot: Any
+    seed: Any
+    samples: Any
+    d: Any
+    width: Any
+
+
+SIZES = Layout.of(Sizes(np.int32(0), np.uint32(0), np.int32(0), np.int32(0), np.int32(0)))
+
+
+class Drawing(NamedTuple):
+    """How runs are drawn alike at a shape (samples, d, width): what the device draws by itself.
+
+    `specs` are the structures of initialization and data, None where the host has to draw: own
+    arrays and images, draws that cannot be traced, those of one size where the shape is another.
+    """
+
+    shape: tuple[int, int, int]
+    specs: tuple[Layout | None, Layout | None]
+
+    @property
+    def words(self) -> int:
+        return sum(layout.words for layout in self.specs if layout is not None)
+
+    def packed(self, init: Initialization, data: Data) -> np.ndarray:
+        """The numbers of a run's initialization and data, as words."""
+        specs = init, data.sizeless()
+        parts = [
+            layout.packed(numbers(spec))
+            for layout, spec in zip(self.specs, specs, strict=True)
+            if layout is not None
+        ]
+        return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def drawing_of(run: Run, shape: tuple[int, int, int]) -> Drawing:
+    """How the run is drawn at this shape."""
+    m, d, k = shape
+    init, data = run.initialization, run.data
+    own = (run.samples, run.d, run.width) == shape
+    at = jax.tree.map(np.asarray, SIZES.unpacked(np.zeros(SIZES.words, np.int32)))
+    at = at._replace(samples=np.int32(run.samples), d=np.int32(run.d), width=np.int32(run.width))
+    start = points = None
+    if init.traceable and (own or init.any_size):
+        with suppress(Exception):  # raises again where it is the turn of its run
+            layout = Layout.of(numbers(init))
+            jax.eval_shape(lambda at: init.draw_at(at.seed, at.width, at.d, (k, d)), at)
+            start = layout
+    if data.traceable and (own or data.any_size):
+        with suppress(Exception):
+            layout, spec = Layout.of(numbers(data.sizeless())), data.sizeless()
+            jax.eval_shape(lambda at: spec.draw_at(at.seed, at.samples, at.d, (m, d)), at)
+            points = layout
+    return Drawing(shape, (start, points))
+
+
+class Drawn(NamedTuple):
+    """Stacked weights and points of several runs, and whether they are such as can be trained."""
+
+    start: Params
+    data: Dataset
+    valid: Bool[Array, " n"]
+
+
+def draw_batch(
+    drawing: Drawing, rows: Array, runs: Sequence[Run], slots: int, side_by_side: bool
+) -> Drawn:
+    """The weights and points of some runs, padded and stacked on the device.
+
+    Each has a row of words: `Sizes`, and the numbers of its specs. Rows whose slot is not below
+    `slots` belong to no run. What the host draws raises as `draw` does.
+    """
+    found = draw_program(drawing, rows.shape, slots, side_by_side, device())(rows)
+    m, d, k = drawing.shape
+    start, data, valid = found
+    if start is None:
+        some = [run.initialization.draw_start(run.seed, run.width, run.d) for run in runs]
+        start = stacked([pad_params(one, k, d) for one in some], len(rows))
+    if data is None:
+        points = [run.data.draw_training(run.seed) for run in runs]
+        data = stacked([pad_data(one, m, d) for one in points], len(rows))
+    return Drawn(start, data, valid)
+
+
+@once
+def draw_program(
+    drawing: Drawing,
+    rows: tuple[int, int],
+    slots: int,
+    side_by_side: bool,
+    here: jax.Device,
+) -> Callable[..., tuple[Params | None, Dataset | None, Array]]:
+    """The compiled program that draws what the device can."""
+    m, d, k = drawing.shape
+    for_init, for_data = drawing.specs
+
+    def one(words: Int[Array, " w"]) -> tuple[Params | None, Dataset | None, Array]:
+        at, rest = SIZES.unpack(words), words[SIZES.words :]
+        start = data = None
+        valid = jnp.array(True)
+        dtype = jax.dtypes.canonicalize_dtype(float)
+        if for_init is not None:
+            start = for_init.unpack(rest).draw_at(at.seed, at.width, at.d, (k, d))
+            start = jax.tree.map(lambda a: jnp.asarray(a, dtype), start)
+            rest = rest[for_init.words :]
+        if for_data is not None:
+            data = for_data.unpack(rest).draw_at(at.seed, at.samples, at.d, (m, d))
+            data = jax.tree.map(lambda a: jnp.asarray(a, dtype), data)
+            valid = _is_valid(data, at.samples)
+        return start, data, valid
+
+    def draw_all(rows: Int[Array, "n w"]) -> Any:
+        return over(one, (rows,), rows[:, 0] < slots, side_by_side)
+
+    lowered: Any = jax.jit(draw_all).lower(jax.ShapeDtypeStruct(rows, np.int32))
+    return lowered.compile(compiler_options=cheaper_options(here.platform))
+
+
+def _is_valid(data: Dataset, samples: Any) -> Array:
+    """Whether these are finite points and labels of both classes."""
+    real = jnp.arange(data.y.shape[0], dtype=jnp.int32) < samples
+    labels = jnp.where(real, jnp.abs(data.y) == 1, data.y == 0)
+    both = jnp.any(data.y > 0) & jnp.any(data.y < 0)
+    return jnp.all(jnp.isfinite(data.x)) & jnp.all(labels) & both
+
+
+def stacked(items: Sequence[Any], count: int) -> Any:
+    """Arrays of each item along a new leading axis of this length, the last ones zeros."""
+
+    def stack(*leaves: Any) -> Any:
+        found = np.zeros((count, *leaves[0].shape), leaves[0].dtype)
+        for i, leaf in enumerate(leaves):
+            found[i] = leaf
+        return found
+
+    return jax.device_put(jax.tree.map(stack, *items))
+
+
+def pad_params(params: Params, width: int, dim: int) -> Params:
+    """The same numbers, with zero neurons and coordinates up to the sizes given."""
+    return Params(_fit(params.w, width, dim), _fit(params.b, width), _fit(params.v, width))
+
+
+def pad_data(data: Dataset, samples: int, dim: int) -> Dataset:
+    """The same numbers, with zero samples and coordinates up to the sizes given."""
+    return Dataset(_fit(data.x, samples, dim), _fit(data.y, samples))
+
+
 def _fit(array: Any, *shape: int) -> Any:
+    if np.shape(array) == shape:
+        return array
     kept = array[tuple(slice(n) for n in shape)]
     return np.pad(kept, [(0, n - have) for n, have in zip(shape, kept.shape, strict=True)])

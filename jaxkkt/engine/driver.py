@@ -174,7 +174,7 @@ def sweep(
 
     saved = None if store is None else Path(store).absolute() / CHECKPOINTS
 
-    def train(stop: Request) -> Generator[Row, None, None]:
+    def train(stop: Request) -> Generator[list[Row], None, None]:
         if executor is None:
             used = devices()
             return run_streams(buckets, rows.keys(), tallies, used, show, kept, stop, saved)
@@ -190,15 +190,16 @@ def sweep(
         if stored is not None and len(rows) < len(mine):
             stack.enter_context(stored.writing(part, kept))
             with closing(remeasured(stored.lacking, stored.network, buckets, stop)) as found:
-                for row in found:
-                    stored.add(row)
+                for some in found:
+                    stored.add(some)
             work = sum(weights[run] for run in rows)
         show()
-        for row in stack.enter_context(closing(train(stop))):
+        for some in stack.enter_context(closing(train(stop))):
             if stored is not None:
-                stored.add(row)
-            rows[row.run] = row._replace(kept=None)
-            work += weights[row.run]
+                stored.add(some)
+            for row in some:
+                rows[row.run] = row._replace(kept=None)
+                work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
     if stop.is_set() and len(rows) < len(mine):
         where = "nothing is kept" if stored is None else f"the same call goes on from {store}"

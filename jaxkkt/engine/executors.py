@@ -80,7 +80,7 @@ def run_tasks(
     stop: Event | None = None,
     patience: float = inf,
     checkpoints: Path | None = None,
-) -> Generator[Row, None, None]:
+) -> Generator[list[Row], None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
     A task has some of a bucket's runs, and trains them in streams of its own. One that kills its
@@ -100,7 +100,7 @@ def run_tasks(
         future = executor.submit(train_part, task.common, task.references, count, *places)
         waiting.append((future, task))
 
-    def ended() -> Iterator[Row]:
+    def ended() -> Iterator[list[Row]]:
         """The rows of the tasks that have ended; raises the first error at the end."""
         failed = None
         for future, task in list(waiting):
@@ -115,13 +115,13 @@ def run_tasks(
                 if type(error).__name__ not in KILLED:
                     failed = failed or error
                 elif len(task.runs) == 1:
-                    yield raised(task.runs[0], error)
+                    yield [raised(task.runs[0], error)]
                 else:
                     for one in task.alone():
                         submit(one)
                 continue
             tallies.append(tally)
-            yield from (row._replace(run=task.runs[row.run]) for row in rows)
+            yield [row._replace(run=task.runs[row.run]) for row in rows]
         if failed is not None:
             raise failed
 
@@ -203,7 +203,8 @@ def train_part(
         tallies = [Tally() for _ in range(streams([part], used))]
         asked = _NotWanted(wanted)
         place = Path(saved) if saved is not None and Path(saved).parent.is_dir() else None
-        rows = list(run_streams([part], (), tallies, used, lambda: None, keep, asked, place))
+        found_in = run_streams([part], (), tallies, used, lambda: None, keep, asked, place)
+        rows = [row for some in found_in for row in some]
         # The sweep knows its runs by their place: specs of own functions change on the way.
         places = {run: i for i, run in enumerate(runs)}
         found: Any = [
@@ -289,6 +290,6 @@ def _parts(
     total = sum(len(runs) * work[b] for b, runs in waiting)
     most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)
     for bucket, runs in waiting:
-        size = max(bucket.lanes, int(most / work[bucket]))
+        size = max(bucket.slots, int(most / work[bucket]))
         for i in range(0, len(runs), size):
             yield bucket, tuple(runs[i : i + size])

@@ -2,7 +2,7 @@
 
 import traceback
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxkkt.datasets import Dataset
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.checkpoints import (
     SECONDS_BETWEEN_CHECKPOINTS,
@@ -20,9 +19,11 @@ from jaxkkt.engine.checkpoints import (
     UnderWay,
     numbers_in,
 )
-from jaxkkt.engine.draws import draw, pad_data, pad_params
-from jaxkkt.engine.measuring import CURVE, measure
-from jaxkkt.engine.programs import Lane, Programs, numbers_of, restore
+from jaxkkt.engine.devices import out_of_memory
+from jaxkkt.engine.draws import draw, draw_batch
+from jaxkkt.engine.measuring import CURVE, Alone, measure_batch
+from jaxkkt.engine.programs import Programs, Report, Slot, restore
+from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.store.arrays import digest_of
@@ -122,16 +123,23 @@ class OutOfMemory(Exception):
 
 @dataclass
 class _Occupant:
-    """A run in its lane: what it started from, and what was measured on its way."""
+    """A run in its slot, and what was measured on its way."""
 
     run: Run
-    start: Params
-    data: Dataset
-    padded: tuple[Params, Dataset]
-    measured_at: tuple[int, int, int]
     began: float
     moments: list[dict[str, Any]] = field(default_factory=list)
     networks: list[Params] = field(default_factory=list)
+
+
+class _Ended(NamedTuple):
+    """A run that has ended or paused: its network, how it stands, and what was measured of it, or
+    what raised."""
+
+    slot: int
+    one: _Occupant
+    trained: Alone
+    ending: dict[str, Any]
+    found: list[dict[str, Any]] | Exception
 
 
 def run_bucket(
@@ -145,163 +153,270 @@ def run_bucket(
 ) -> Iterator[Row]:
     """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
 
-    Other threads may take from the same queue. A run's numbers do not depend on its lane, on the
+    Other threads may take from the same queue. A run's numbers do not depend on its slot, on the
     runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
     Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs are saved
     there now and then, and when stopped, and go on from where they were.
 
     Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
-    lanes: list[_Occupant | None] = [None] * bucket.lanes
+    batch = _Batch(bucket, programs, checkpoints, keep)
     try:
-        yield from _run(bucket, queue, programs, tally, stop, keep, checkpoints, lanes)
+        yield from _run(batch, queue, tally, stop)
     except jax.errors.JaxRuntimeError as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             raise
-        raise OutOfMemory([one.run for one in lanes if one is not None]) from error
+        raise OutOfMemory(batch.runs) from error
 
 
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-
-
-def _run(
-    bucket: Bucket,
-    queue: deque[Run],
-    programs: Programs,
-    tally: Tally,
-    stop: Event | None,
-    keep: Collection[Run],
-    checkpoints: Path | None,
-    lanes: list[_Occupant | None],
-) -> Iterator[Row]:
-    saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
-    batch: Lane = programs.idle()
+def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -> Iterator[Row]:
+    bucket = batch.bucket
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
     while not (stop and stop.is_set()):
-        for i in range(bucket.lanes):
-            while lanes[i] is None and (run := _next(queue)):
-                try:
-                    lanes[i] = taken_in = _occupant(run, bucket)
-                except Exception as error:
-                    if _out_of_memory(error):
-                        queue.appendleft(run)
-                        raise
-                    yield raised(run, error)
-                    continue
-                before = _goes_on(taken_in, saved, batch)
-                numbers = numbers_of(run, len(taken_in.moments))
-                batch = programs.place(
-                    batch, np.int32(i), *taken_in.padded, run.shuffle_key(), *numbers
-                )
-                if before is not None:
-                    batch = restore(batch, np.int32(i), before)
-        occupied = [i for i, lane in enumerate(lanes) if lane is not None]
+        yield from batch.take_in(queue)
+        occupied = batch.occupied
         if not occupied:
             break
         started = perf_counter()
-        # While runs wait, come back as soon as a lane falls free; after that, when all have ended.
-        least = np.int32(len(occupied) if queue or bucket.pauses else 1)
-        batch, taken = programs.advance(batch, np.int32(chunk), least)
-        states = batch.state
-        ended, steps, log_loss = jax.device_get((states.status, states.steps, states.log_loss))
-        seconds, trips = perf_counter() - started, int(taken)
+        # While runs wait, come back when half of a group's lanes are free; after that, when all.
+        wait = bool(queue) or bucket.pauses
+        told = batch.advance(chunk, max(1, bucket.lanes // 2) if wait else bucket.lanes)
+        seconds, trips = perf_counter() - started, int(told.trips)
         if trips == chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
 
         tally.run_seconds += seconds
         tally.lane_steps += trips * bucket.lanes
-        tally.lanes, tally.busy_lanes = bucket.lanes, len(occupied)
-        tally.steps_per_second = trips * len(occupied) / seconds
-        tally.log_losses = tuple(log_loss[occupied].tolist())
-        running = [i for i in occupied if ended[i] == Status.RUNNING]
-        shares = np.minimum(steps[running] / expected, 0.95)
+        tally.lanes, tally.busy_lanes = bucket.slots, len(occupied)
+        tally.steps_per_second = trips * min(len(occupied), bucket.lanes) / seconds
+        tally.log_losses = tuple(told.log_loss[occupied].tolist())
+        running = [i for i in occupied if told.status[i] == Status.RUNNING]
+        shares = np.minimum(told.steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
-        for i in occupied:
-            one = lanes[i]
-            if one is None or ended[i] == Status.RUNNING:
-                continue
-            params, ending = _taken_out(programs, batch, i, one)
-            try:
-                if ended[i] == Status.PAUSED and programs.resume is not None:
-                    _note(one, params, ending)
-                    pause = numbers_of(one.run, len(one.moments))[1]
-                    batch = programs.resume(batch, np.int32(i), pause)
-                    continue
-                row = _row(one, params, ending, one.run in keep)._replace(
-                    computed_as=f"{bucket.computed_as} {bucket.lanes} lanes"
-                )
-            except Exception as error:
-                if _out_of_memory(error):
-                    raise
-                row = raised(one.run, error)
-            lanes[i] = None
-            tally.useful_steps += int(steps[i]) + 1
-            yield row
-        if saved is not None and saved.are_due():
-            _save(saved, batch, lanes, SECONDS_BETWEEN_CHECKPOINTS)
-    if saved is not None and stop and stop.is_set():
-        _save(saved, batch, lanes, SECONDS_WORTH_SAVING)
+        ended = [i for i in occupied if told.status[i] != Status.RUNNING]
+        for i in range(0, len(ended), bucket.turn):
+            for row, steps in batch.take_out(ended[i : i + bucket.turn], told.status):
+                tally.useful_steps += steps
+                yield row
+        batch.save_if_due()
+    if stop and stop.is_set():
+        batch.save(SECONDS_WORTH_SAVING)
     tally.rest()
 
 
-def _goes_on(one: _Occupant, saved: Checkpoints | None, batch: Lane) -> Any:
-    """The state that a run goes on from, None where it begins."""
-    leaves, structure = jax.tree.flatten(batch.state)
-    found = None if saved is None else saved.load(one.run, leaves)
-    if found is None:
-        return None
-    one.began -= found.seconds
-    one.moments, one.networks = list(found.moments), list(found.networks)
-    return jax.tree.unflatten(structure, found.state)
+class _Batch:
+    """A stream's slots: which run is in which, and the device's side of them."""
+
+    def __init__(
+        self, bucket: Bucket, programs: Programs, checkpoints: Path | None, keep: Collection[Run]
+    ) -> None:
+        self.bucket, self._programs, self._keep = bucket, programs, keep
+        self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
+        self._slots: list[_Occupant | None] = [None] * bucket.slots
+        self._arrays: Slot | None = None
+        self._limits: dict[tuple[int, int], Any] = {}
+
+    @property
+    def runs(self) -> list[Run]:
+        return [one.run for one in self._slots if one is not None]
+
+    @property
+    def occupied(self) -> list[int]:
+        return [i for i, one in enumerate(self._slots) if one is not None]
+
+    def take_in(self, queue: deque[Run]) -> Iterator[Row]:
+        """Fills free slots from the queue; the rows of runs that cannot be drawn."""
+        if self._arrays is None:
+            self._arrays = self._programs.idle()
+        while free := [i for i, one in enumerate(self._slots) if one is None]:
+            taken = self._next(queue, min(len(free), self.bucket.turn))
+            if not taken:
+                return
+            mine = dict(zip(free, taken, strict=False))
+            for i, run in mine.items():
+                self._slots[i] = _Occupant(run, perf_counter())
+            try:
+                self._place(mine)
+            except Exception as error:
+                if out_of_memory(error):
+                    raise
+                for i in mine:
+                    self._slots[i] = None
+                if len(mine) == 1:
+                    yield raised(taken[0], error)
+                    continue
+                for i, run in mine.items():
+                    yield from self._alone(i, run)
+
+    def _alone(self, i: int, run: Run) -> Iterator[Row]:
+        """Where some of several runs cannot be drawn, each by itself."""
+        try:
+            self._slots[i] = _Occupant(run, perf_counter())
+            self._place({i: run})
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            self._slots[i] = None
+            yield raised(run, error)
+
+    def _next(self, queue: deque[Run], most: int) -> list[Run]:
+        """Runs that are drawn alike."""
+        rows, taken = self._programs.rows, list[Run]()
+        while len(taken) < most and (run := _popped(queue)) is not None:
+            if taken and rows.drawing(run) != rows.drawing(taken[0]):
+                queue.appendleft(run)
+                break
+            taken.append(run)
+        return taken
+
+    def _place(self, mine: Mapping[int, Run]) -> None:
+        rows, bucket = self._programs.rows, self.bucket
+        found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
+        told = self._programs.rows.of_none(self.bucket)
+        for row, (i, run) in zip(told, mine.items(), strict=False):
+            row[:] = rows.packed(run, i, len(self._at(i).moments))
+        runs = list(mine.values())
+        words = jax.device_put(told)
+        drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
+        self._arrays = self._programs.place(self._arrays, words, drawn)
+        for i, state in found.items():
+            if state is not None:
+                self._arrays = restore(self._arrays, np.int32(i), state)
+
+    def _at(self, i: int) -> _Occupant:
+        one = self._slots[i]
+        assert one is not None
+        return one
+
+    def advance(self, chunk: int, enough: int) -> Report:
+        """All slots by so many trips, a group until `enough` of its runs have ended."""
+        limits = self._limits.get((chunk, enough))
+        if limits is None:
+            limits = self._limits[chunk, enough] = jax.device_put(np.int32([chunk, enough]))
+        self._arrays, told = self._programs.advance(self._arrays, limits)
+        return self._programs.report.unpacked(np.asarray(told))
+
+    def take_out(self, slots: Sequence[int], status: Any) -> Iterator[tuple[Row, int]]:
+        """Measures the runs in these slots; the rows of those that have ended, and their steps."""
+        undrawn = [i for i in slots if status[i] == Status.RAISED]
+        for i in undrawn:
+            run, self._slots[i] = self._at(i).run, None
+            yield self._undrawn(run), 1
+        paused = [i for i in slots if status[i] == Status.PAUSED]
+        yield from self._go_on(self._measured(paused, _on_its_way))
+        at_the_end = [i for i in slots if i not in undrawn and i not in paused]
+        for i, one, trained, ending, found in self._measured(at_the_end, _at_its_end):
+            self._slots[i] = None
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                row = _row(one, ending, trained.params, found, one.run in self._keep)
+                row = row._replace(computed_as=self.bucket.computed_with)
+            except Exception as error:
+                row = raised(one.run, error)
+            yield row, int(ending["steps"]) + 1
+
+    def _measured(
+        self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
+    ) -> list[_Ended]:
+        if not slots:
+            return []
+        programs, bucket = self._programs, self.bucket
+        places = np.full(bucket.turn, bucket.slots, np.int32)
+        places[: len(slots)] = slots
+        trained, words = programs.decode(places, self._arrays)
+        endings, told = programs.ending.unpacked(np.asarray(words))
+        mine = [self._at(i) for i in slots]
+        runs = [one.run for one in mine]
+        curves = [_curve(one) for one in mine]
+        found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
+        params = jax.device_get(trained.params) if told is None else told
+        trained = trained._replace(params=params)
+        return [
+            _Ended(i, one, trained.at(r, one.run), {n: v[r] for n, v in endings.items()}, found[r])
+            for r, (i, one) in enumerate(zip(slots, mine, strict=True))
+        ]
+
+    def _go_on(self, ended: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
+        """Notes the moments of runs that have paused, and lets them go on."""
+        told = self._programs.rows.of_none(self.bucket)
+        for row, (i, one, trained, ending, found) in zip(told, ended, strict=False):
+            if isinstance(found, Exception):
+                self._slots[i] = None
+                yield raised(one.run, found), int(ending["steps"]) + 1
+                continue
+            _note(one, trained, ending, found)
+            row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
+        if ended:
+            assert self._programs.resume is not None
+            self._arrays = self._programs.resume(self._arrays, told)
+
+    def _undrawn(self, run: Run) -> Row:
+        """The row of a run whose data cannot be trained on."""
+        try:
+            draw(run)
+        except Exception as error:
+            return raised(run, error)
+        return raised(run, ValueError("what was drawn cannot be trained on"))
+
+    def _goes_on(self, i: int) -> Any:
+        """The state that a run goes on from, None where it begins."""
+        assert self._saved is not None
+        assert self._arrays is not None
+        leaves, structure = jax.tree.flatten(self._arrays.state)
+        one = self._at(i)
+        found = self._saved.load(one.run, leaves)
+        if found is None:
+            return None
+        one.began -= found.seconds
+        one.moments, one.networks = list(found.moments), list(found.networks)
+        return jax.tree.unflatten(structure, found.state)
+
+    def save_if_due(self) -> None:
+        if self._saved is not None and self._saved.are_due():
+            self.save(SECONDS_BETWEEN_CHECKPOINTS)
+
+    def save(self, seconds: float) -> None:
+        """Saves the runs that have trained for so long."""
+        now = perf_counter()
+        old = [(i, one) for i, one in enumerate(self._slots) if one and now - one.began > seconds]
+        if not old or self._saved is None or self._arrays is None:
+            return
+        leaves = [numbers_in(leaf) for leaf in jax.tree.leaves(self._arrays.state)]
+        for i, one in old:
+            state = [leaf[i] for leaf in leaves]
+            self._saved.save(one.run, UnderWay(state, one.moments, one.networks, now - one.began))
 
 
-def _save(
-    saved: Checkpoints, batch: Lane, lanes: Sequence[_Occupant | None], seconds: float
-) -> None:
-    """Saves the runs in these lanes that have trained for so long."""
-    now = perf_counter()
-    old = [(i, one) for i, one in enumerate(lanes) if one and now - one.began > seconds]
-    if not old:
-        return
-    leaves = [numbers_in(leaf) for leaf in jax.tree.leaves(batch.state)]
-    for i, one in old:
-        state = [leaf[i] for leaf in leaves]
-        saved.save(one.run, UnderWay(state, one.moments, one.networks, now - one.began))
+def _at_its_end(run: Run) -> tuple[Measurement, ...]:
+    return run.measure
 
 
-def _occupant(run: Run, bucket: Bucket) -> _Occupant:
-    start, data = draw(run)
-    padded = (
-        pad_params(start, bucket.width, bucket.d),
-        pad_data(data, bucket.samples, bucket.d),
-    )
-    return _Occupant(run, start, data, padded, bucket.measured_at, perf_counter())
-
-
-def _taken_out(
-    programs: Programs, batch: Lane, lane: int, one: _Occupant
-) -> tuple[Params, dict[str, Any]]:
-    """The network in a lane at the run's own size, as NumPy arrays, and how it stands."""
-    params, ending = jax.device_get(programs.decode(batch, np.int32(lane), *one.padded))
-    k, d = one.run.width, one.run.d
-    return Params(params.w[:k, :d], params.b[:k], params.v[:k]), ending
-
-
-def _note(one: _Occupant, params: Params, ending: dict[str, Any]) -> None:
-    """Measures a run at a moment of its curve."""
-    run = one.run
+def _on_its_way(run: Run) -> tuple[Measurement, ...]:
     assert run.curve is not None
-    margins = one.data.y * _outputs(params, one.data.x)
-    found = {
+    return run.curve.measure
+
+
+def _curve(one: _Occupant) -> Params | None:
+    """The networks on a run's way, stacked."""
+    if not one.networks:
+        return None
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
+
+
+def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: Any) -> None:
+    """What was measured of a run at a moment of its curve."""
+    params, (x, y) = trained.params, trained.data
+    margins = y * _outputs(params, x)
+    noted = {
         "log_loss": ending["log_loss"],
         "steps": ending["steps"],
         "min_margin": margins.min(),
         "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
     }
-    for values in measure(run, run.curve.measure, params, one.start, one.data, one.measured_at):
-        found |= values
-    one.moments.append(found)
+    for values in found:
+        noted |= values
+    one.moments.append(noted)
     one.networks.append(params)
 
 
@@ -309,24 +424,20 @@ def _outputs(params: Params, x: Any) -> Any:
     return np.maximum(x @ params.w.T + params.b, 0) @ params.v
 
 
-def _row(one: _Occupant, params: Params, ending: dict[str, Any], keep: bool) -> Row:
+def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, keep: bool) -> Row:
     run = one.run
-    curve = None
     values: dict[str, Any] = {}
     if run.curve is not None:
         missing = len(run.curve.moments) - len(one.moments)
-        if one.networks:
-            curve = jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
-        for name in dict.fromkeys(name for found in one.moments for name in found):
-            reached = [np.asarray(found[name], float) for found in one.moments]
+        for name in dict.fromkeys(name for moment in one.moments for name in moment):
+            reached = [np.asarray(moment[name], float) for moment in one.moments]
             nothing = [np.full(reached[0].shape, np.nan)] * missing
             values[CURVE + name] = np.stack(reached + nothing)
     values |= ending
-    measured = measure(run, run.measure, params, one.start, one.data, one.measured_at, curve)
     seconds = perf_counter() - one.began
     network = digest_of(params._asdict())
     row = Row(run, plain(values), {}, seconds, network=network, kept=params if keep else None)
-    return row.with_values(measured)
+    return row.with_values(found)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,7 +457,7 @@ def raised(run: Run, error: Exception) -> Row:
     return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 
 
-def _next(queue: deque[Run]) -> Run | None:
+def _popped(queue: deque[Run]) -> Run | None:
     try:
         return queue.popleft()
     except IndexError:

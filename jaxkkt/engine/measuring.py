@@ -1,20 +1,26 @@
-"""Measuring a trained network: each measurement at the run's own size, or at a padded one."""
+"""Measuring trained networks, several at a time, and what a measurement returns."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.devices import device
-from jaxkkt.engine.draws import Seen, asked_for, seen
+from jaxkkt.engine.batches import over
+from jaxkkt.engine.devices import device, out_of_memory
+from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
+from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
+from jaxkkt.specs.same import by_identity
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status", "error")
@@ -22,42 +28,299 @@ CURVE = "curve_"
 Values = dict[str, Any]
 
 
-def measure(
-    run: Run,
-    measurements: Sequence[Measurement],
-    params: Params,
-    start: Params,
-    data: Dataset,
-    padded_to: tuple[int, int, int],
-    curve: Params | None = None,
-) -> list[Values]:
-    """What each of the measurements returns for a network, by name, as NumPy arrays.
+class Trained(NamedTuple):
+    """Networks with what they started from and trained on, stacked and padded on the device."""
 
-    `params`, `start` and `data` are at the run's own size. Those that are `padded` share a program
-    at a size that holds it, (samples, d, width); every other has one of its own at the run's size.
+    params: Params
+    start: Params
+    data: Dataset
+
+    def at(self, i: int, run: Run) -> "Alone":
+        """One of them at its run's own size."""
+        return Alone(self, i, run)
+
+
+class Alone:
+    """One network of several at its run's own size, as NumPy arrays, made when asked for."""
+
+    def __init__(self, trained: Trained, i: int, run: Run) -> None:
+        self._all, self._i, self._run = trained, i, run
+
+    @property
+    def params(self) -> Params:
+        return self._network(self._all.params)
+
+    @property
+    def start(self) -> Params:
+        return self._network(self._all.start)
+
+    @property
+    def data(self) -> Dataset:
+        x, y = (np.asarray(leaf)[self._i] for leaf in self._all.data)
+        return Dataset(x[: self._run.samples, : self._run.d].copy(), y[: self._run.samples].copy())
+
+    def _network(self, some: Params) -> Params:
+        w, b, v = (np.asarray(leaf)[self._i] for leaf in some)
+        k, d = self._run.width, self._run.d
+        return Params(w[:k, :d].copy(), b[:k].copy(), v[:k].copy())
+
+
+class Beside(NamedTuple):
+    """What measurements may ask for beside a network: arrays that the host draws, or None."""
+
+    test: Dataset | None = None
+    truth: Any = None
+
+
+class Kind(NamedTuple):
+    """What runs have in common that one program measures: the structure of what it measures and is
+    given, and the run's own size (samples, d, width) where the measurements do not take padding."""
+
+    measurements: Layout
+    protocol: Layout
+    own: tuple[int, int, int] | None
+    beside: Layout
+    # Whether all runs are given the same arrays.
+    shared: bool
+
+
+class Job(NamedTuple):
+    """Some measurements of some runs that one program measures, by place, and the inputs."""
+
+    kind: Kind
+    runs: list[int]
+    groups: list["_Together"]
+    beside: Beside
+
+
+def measure_batch(
+    runs: Sequence[Run],
+    asked: Sequence[tuple[Measurement, ...]],
+    trained: Trained,
+    side_by_side: bool,
+    curves: Sequence[Params | None],
+) -> list[list[Values] | Exception]:
+    """What each run's measurements return for its network, by name, as numbers and lists of them;
+    or what raised instead.
+
+    The first of `trained` are the runs' networks, at a padded size. Those measurements that are
+    `padded` see that size, the others the run's own; those that run `on_host` run one by one.
     """
-    everything = seen(run, params, start, data, measurements)
-    if everything.protocol is not None:
-        everything = everything._replace(protocol=jax.tree.map(_array, everything.protocol))
-    found: dict[int, Values] = {}
-    together = {i: one for i, one in enumerate(measurements) if one.padded}
-    if together:
-        tests = 0 if everything.test is None else everything.test.y.size
-        some = tuple(together.values())
-        numbers, padded = jax.tree.map(_array, some), everything.padded(*padded_to, tests)
-        values = _compiled(together_structure(some), _shapes(padded))(numbers, padded)
-        found.update(zip(together, values, strict=True))
-    for i, one in enumerate(measurements):
-        if one.padded:
+    found: list[dict[int, Values]] = [{} for _ in runs]
+    raised: dict[int, Exception] = {}
+    for job in _jobs(runs, asked, trained.data.x.shape[-1], raised):
+        try:
+            values = _compute(job, runs, trained, side_by_side)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raised |= dict.fromkeys(job.runs, error)
             continue
-        if one.on_host:
-            asked = {**everything._asdict(), "curve": curve}
-            found[i] = measured(one, *(asked[name] for name in one.needs()))
-        else:
-            numbers = jax.tree.map(_array, (one,))
-            program = _compiled(together_structure((one,)), _shapes(everything))
-            (found[i],) = program(numbers, everything)
-    return jax.device_get([found[i] for i in range(len(measurements))])
+        for i, some in zip(job.runs, values, strict=True):
+            found[i] |= dict(zip(job.groups[0].places, some, strict=True))
+    for i, run in enumerate(runs):
+        places = [j for j, one in enumerate(asked[i]) if one.on_host]
+        if places and i not in raised:
+            try:
+                alone = trained.at(i, run)
+                found[i] |= {j: _on_host(asked[i][j], run, alone, curves[i]) for j in places}
+            except Exception as error:
+                if out_of_memory(error):
+                    raise
+                raised[i] = error
+    return [
+        raised[i] if i in raised else [some[j] for j in range(len(asked[i]))]
+        for i, some in enumerate(found)
+    ]
+
+
+def _on_host(one: Measurement, run: Run, trained: Alone, curve: Params | None) -> Values:
+    given: dict[str, Callable[[], Any]] = {
+        "params": lambda: trained.params,
+        "start": lambda: trained.start,
+        "data": lambda: trained.data,
+        "test": lambda: asked_for("test", run, [one]),
+        "truth": lambda: asked_for("truth", run, [one]),
+        "protocol": lambda: numbers(run.protocol),
+        "curve": lambda: curve,
+    }
+    return jax.device_get(measured(one, *(given[name]() for name in one.needs())))
+
+
+def _jobs(
+    runs: Sequence[Run],
+    asked: Sequence[tuple[Measurement, ...]],
+    dim: int,
+    raised: dict[int, Exception],
+) -> list[Job]:
+    """The compiled measurements of the runs, by program."""
+    jobs: dict[Any, tuple[Kind, list[int], list[_Together], list[Beside]]] = {}
+    for i, (run, some) in enumerate(zip(runs, asked, strict=True)):
+        try:
+            for group in _together(some):
+                beside = _beside(run, group, dim)
+                kind = _kind(run, group, beside)
+                of = run.data if kind.shared and jax.tree.leaves(beside) else None
+                job = jobs.setdefault((group.places, kind, of), (kind, [], [], []))
+                for known, new in zip(job[1:], (i, group, beside), strict=True):
+                    known.append(new)
+        except Exception as error:
+            raised[i] = error
+    return [
+        Job(kind, mine, groups, given[0] if kind.shared else jax.tree.map(_stack, *given))
+        for kind, mine, groups, given in jobs.values()
+    ]
+
+
+def _stack(*arrays: Any) -> Any:
+    return np.stack(arrays)
+
+
+class _Together(NamedTuple):
+    """Measurements that one program computes: their places, what they ask for, their numbers."""
+
+    places: tuple[int, ...]
+    some: tuple[Measurement, ...]
+    padded: bool
+    needs: frozenset[str]
+    numbers: "_Packed"
+
+
+class _Packed(NamedTuple):
+    """The numbers of a spec, as words, and how to read them."""
+
+    layout: Layout
+    words: np.ndarray
+
+
+@by_identity
+def _packed(spec: Any) -> _Packed:
+    found = numbers(spec)
+    layout = Layout.of(found)
+    return _Packed(layout, layout.packed(found))
+
+
+@by_identity
+def _together(measurements: tuple[Measurement, ...]) -> tuple[_Together, ...]:
+    """Those that run on the device: those that take padding, and the others."""
+    found = []
+    for padded in (True, False):
+        places = [
+            j for j, one in enumerate(measurements) if not one.on_host and one.padded is padded
+        ]
+        if places:
+            some = tuple(measurements[j] for j in places)
+            needs = frozenset(name for one in some for name in one.needs())
+            found.append(_Together(tuple(places), some, padded, needs, _packed(some)))
+    return tuple(found)
+
+
+def _beside(run: Run, group: _Together, dim: int) -> Beside:
+    """What the host draws for them; points that padded ones see get this dimension."""
+    test = asked_for("test", run, group.some) if "test" in group.needs else None
+    if test is not None and group.padded:
+        test = pad_data(test, len(test.y), dim)
+    return Beside(test, asked_for("truth", run, group.some) if "truth" in group.needs else None)
+
+
+def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
+    return Kind(
+        group.numbers.layout,
+        _packed(run.protocol if "protocol" in group.needs else None).layout,
+        None if group.padded else (run.samples, run.d, run.width),
+        Layout.of(jax.tree.map(np.asarray, beside)),
+        run.data.same_for_all_seeds or not jax.tree.leaves(beside),
+    )
+
+
+def _compute(
+    job: Job, runs: Sequence[Run], trained: Trained, side_by_side: bool
+) -> list[list[Values]]:
+    kind, count = job.kind, len(trained.params.v)
+    program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, device())
+    rows = np.full((count, 1 + kind.measurements.words + kind.protocol.words), -1, np.int32)
+    for row, i, group in zip(rows, job.runs, job.groups, strict=False):
+        protocol = runs[i].protocol if "protocol" in group.needs else None
+        row[:] = np.concatenate([[i], group.numbers.words, _packed(protocol).words])
+    beside = job.beside
+    if not kind.shared:
+        short = count - len(job.runs)
+        beside = jax.tree.map(lambda a: np.pad(a, [(0, short)] + [(0, 0)] * (a.ndim - 1)), beside)
+    words = np.asarray(program(rows, trained, beside))[: len(job.runs)]
+    columns = jax.tree.map(np.ndarray.tolist, layout.unpacked(words))
+    return [
+        [{name: column[r] for name, column in some.items()} for some in columns]
+        for r in range(len(job.runs))
+    ]
+
+
+def compile_measurements(
+    run: Run,
+    measurements: tuple[Measurement, ...],
+    shape: tuple[int, int, int],
+    count: int,
+    side_by_side: bool,
+) -> None:
+    """Compiles ahead what measuring so many of such runs at a time will take."""
+    m, d, k = shape
+    like = Trained(_network(k, d), _network(k, d), _points(m, d))
+    stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
+    for job in _jobs([run], [measurements], d, {}):
+        measure_program(job.kind, Layout.of(stacked), count, side_by_side, device())
+
+
+@once
+def measure_program(
+    kind: Kind, trained: Layout, count: int, side_by_side: bool, here: jax.Device
+) -> tuple[Callable[..., Array], Layout]:
+    """The compiled program that measures so many networks, and how to read what it returns."""
+
+    def one(words: Int[Array, " w"], given: Trained, beside: Beside) -> list[Values]:
+        numbers_of_it = kind.measurements.words
+        some = kind.measurements.unpack(words[:numbers_of_it])
+        protocol = kind.protocol.unpack(words[numbers_of_it:])
+        if kind.own is not None:
+            given = _cut(given, kind.own)
+        everything = {**given._asdict(), **beside._asdict(), "protocol": protocol}
+        return [measured(m, *(everything[name] for name in m.needs())) for m in some]
+
+    def packed(words: Int[Array, " w"], given: Trained, beside: Beside) -> Array:
+        return layout.pack(one(words, given, beside))
+
+    def measure_all(rows: Int[Array, "n w"], trained: Trained, beside: Beside) -> Array:
+        places = jnp.maximum(rows[:, 0], 0)
+        mine = jax.tree.map(lambda a: a[places], trained)
+        wanted, words = rows[:, 0] >= 0, rows[:, 1:]
+        if kind.shared:
+            return over(partial(packed, beside=beside), (words, mine), wanted, side_by_side)
+        return over(packed, (words, mine, beside), wanted, side_by_side)
+
+    length = kind.measurements.words + kind.protocol.words
+    rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
+    networks, beside = _shapes_in(trained), _shapes_in(kind.beside)
+    first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)
+    row = jax.ShapeDtypeStruct((length,), np.int32)
+    layout = Layout.of(jax.eval_shape(one, row, first, beside))
+    if not kind.shared:
+        beside = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
+    lowered: Any = jax.jit(measure_all).lower(rows, networks, beside)
+    return lowered.compile(compiler_options=quick_options(here.platform)), layout
+
+
+def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:
+    """Without the padding."""
+    m, d, k = own
+
+    def network(some: Params) -> Params:
+        return Params(some.w[:k, :d], some.b[:k], some.v[:k])
+
+    data = Dataset(given.data.x[:m, :d], given.data.y[:m])
+    return Trained(network(given.params), network(given.start), data)
+
+
+def _shapes_in(layout: Layout) -> Any:
+    leaves = [jax.ShapeDtypeStruct(*leaf) for leaf in layout.leaves]
+    return jax.tree.unflatten(layout.tree, leaves)
 
 
 def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -95,56 +358,8 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
     return owners
 
 
-def compile_measurements(run: Run, padded_to: tuple[int, int, int]) -> None:
-    """Compiles ahead what measuring this run will take, where runs of other sizes share it."""
-    for some in (run.measure, () if run.curve is None else run.curve.measure):
-        together = tuple(one for one in some if one.padded)
-        if together:
-            shapes = _padded_shapes(run, together, padded_to)
-            _compiled(together_structure(together), shapes)
-
-
-def together_structure(measurements: tuple[Measurement, ...]) -> Any:
-    return jax.tree.structure(measurements), tuple(
-        str(_array(leaf).dtype) for leaf in jax.tree.leaves(measurements)
-    )
-
-
-def _padded_shapes(
-    run: Run, measurements: Sequence[Measurement], padded_to: tuple[int, int, int]
-) -> Seen:
-    needs = {name for one in measurements for name in one.needs()}
-    m, d, k = padded_to
-    params, data = _network(k, d), _points(m, d)
-    test = asked_for("test", run, measurements)
-    return Seen(
-        params,
-        data,
-        None if test is None else _points(test.y.size, d),
-        params if "start" in needs else None,
-        _numbers(run.protocol) if "protocol" in needs else None,
-        _like(asked_for("truth", run, measurements)),
-    )
-
-
-def _array(leaf: Any) -> np.ndarray:
-    return np.asarray(
-        leaf, np.int32 if np.issubdtype(np.asarray(leaf).dtype, np.integer) else _dtype()
-    )
-
-
 def _dtype() -> Any:
     return jax.dtypes.canonicalize_dtype(float)
-
-
-def _shapes(everything: Seen) -> Seen:
-    sized = jax.tree.map(lambda a: _shape(*np.shape(a)), everything._replace(truth=None))
-    numbers, made_of = _numbers(everything.protocol), _like(everything.truth)
-    return sized._replace(protocol=numbers, truth=made_of)
-
-
-def _numbers(protocol: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), _array(leaf).dtype), protocol)
 
 
 def _like(arrays: Any) -> Any:
@@ -174,32 +389,3 @@ def _example(run: Run, one: Measurement) -> list[Any]:
     asked["test"] = None if test is None else _points(test.y.size, d)
     asked["truth"] = _like(asked_for("truth", run, [one]))
     return [asked[name] for name in one.needs()]
-
-
-def _compiled(structure: Any, shapes: Seen) -> Callable[..., Sequence[Values]]:
-    leaves, tree = jax.tree.flatten(shapes)
-    return _program(structure, tree, tuple((a.shape, str(a.dtype)) for a in leaves), device())
-
-
-def forget() -> None:
-    """Lets go of all programs compiled so far, and of their memory: of certificates and polished
-    networks half a GB for each size of the data. What is asked for again compiles anew."""
-    jax.clear_caches()
-    _program.cache_clear()
-
-
-@once
-def _program(
-    structure: Any, tree: Any, leaves: tuple[Any, ...], here: jax.Device
-) -> Callable[..., Sequence[Values]]:
-    def compute(measurements: tuple[Measurement, ...], everything: Seen) -> list[Values]:
-        return [
-            measured(one, *(getattr(everything, name) for name in one.needs()))
-            for one in measurements
-        ]
-
-    kinds, dtypes = structure
-    numbers = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct((), d) for d in dtypes])
-    everything = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-    lowered: Any = jax.jit(compute).lower(numbers, everything)
-    return lowered.compile(compiler_options=quick_options(here.platform))

@@ -1,52 +1,136 @@
-"""The compiled functions that train a bucket's lanes."""
+"""The compiled functions that train a bucket's runs, in slots of a batch."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int
 
-from jaxkkt import networks, training
+from jaxkkt import datasets, networks, training
+from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine.batches import over
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import device, settings, using
-from jaxkkt.engine.draws import draw
-from jaxkkt.engine.measuring import compile_measurements
+from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
+from jaxkkt.engine.measuring import Trained, compile_measurements, measure_program
+from jaxkkt.engine.once import once
+from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.networks import Params
-from jaxkkt.protocols import Training
-from jaxkkt.representations import Representation
-from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import round_up
+from jaxkkt.runs.run import Curve, Run
+from jaxkkt.specs.data import Data, fold
+from jaxkkt.specs.same import by_identity
 from jaxkkt.training import Pause, Status
 
 
-class Lane(NamedTuple):
-    """What a lane holds: a run's state, its data as steps read them, how it trains, and where it
-    pauses next, where runs of its bucket do. Stacked, one of each a lane."""
+class Slot(NamedTuple):
+    """What a slot of a batch holds: a run's state and its data as steps read them, what it started
+    from and trains on, and its row of words: sizes, seed, how it trains. Stacked, one a slot."""
 
     state: Any
     data: Any
-    protocol: Training
+    start: Params
+    points: Dataset
+    words: Any
+
+
+class How(NamedTuple):
+    """How a run trains, and where it pauses next, where runs of its bucket do."""
+
+    protocol: Any
     pause: Pause | None
+
+
+class Rows(NamedTuple):
+    """How a bucket's runs are told to the device, each as a row of words.
+
+    `drawings` are the ways in which its runs are drawn; a row has room for the longest.
+    """
+
+    how: Layout
+    room: int
+    drawings: dict[Any, Drawing]
+
+    @classmethod
+    def of(cls, bucket: Bucket) -> "Rows":
+        first = {_drawn_alike(run): run for run in bucket.runs}
+        found = {key: drawing_of(run, bucket.drawn_at) for key, run in first.items()}
+        room = max(one.words for one in found.values())
+        return cls(Layout.of(_how(bucket.runs[0].protocol, bucket.runs[0].curve, 0)), room, found)
+
+    @property
+    def words(self) -> int:
+        return SIZES.words + self.room + self.how.words
+
+    def drawing(self, run: Run) -> Drawing:
+        return self.drawings[_drawn_alike(run)]
+
+    def packed(self, run: Run, slot: int, moment: int = 0) -> np.ndarray:
+        """A run in a slot, at a moment of its curve."""
+        sizes = run.samples, run.d, run.width
+        seed = np.array(run.seed, np.uint32).view(np.int32)
+        drawing = self.drawing(run)
+        drawn = _drawn_words(drawing, run.initialization, run.data)
+        rest = np.zeros(self.room - len(drawn), np.int32)
+        how = _how_words(run.protocol, run.curve, moment)
+        return np.concatenate([(slot, seed, *sizes), drawn, rest, how])
+
+    def of_none(self, bucket: Bucket) -> np.ndarray:
+        """As many rows as a turn takes, of no run."""
+        words = np.zeros((bucket.turn, self.words), np.int32)
+        words[:, 0] = bucket.slots
+        return words
+
+    def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
+        """Traced: its sizes, and how it trains."""
+        return SIZES.unpack(words), self.how.unpack(words[SIZES.words + self.room :])
+
+
+def _drawn_alike(run: Run) -> Any:
+    """Equal for runs that are drawn by one program; of what the host draws by kind alone."""
+    return _alike(run.initialization), _alike(run.data)
+
+
+@by_identity
+def _alike(spec: Any) -> Any:
+    if not spec.traceable:
+        return type(spec), spec.label
+    return jax.tree.structure(spec.sizeless() if isinstance(spec, Data) else spec)
+
+
+@by_identity
+def _drawn_words(drawing: Drawing, init: Any, data: Any) -> np.ndarray:
+    return drawing.packed(init, data)
+
+
+@by_identity
+def _how_words(protocol: Any, curve: Curve | None, moment: int) -> np.ndarray:
+    how = _how(protocol, curve, moment)
+    return Layout.of(how).packed(how)
 
 
 class Programs(NamedTuple):
     """A bucket's compiled functions.
 
-    `idle` makes a batch of empty lanes, `place` puts a run on one of them, `advance` trains all,
-    `decode` takes one out, `resume` lets one go on that has paused.
+    `idle` makes a batch of empty slots, `place` puts runs into some of them, `advance` trains all,
+    `decode` takes some out, `resume` lets some go on that have paused. `rows` say how runs are
+    told, `report` and `ending` how the device tells how they stand, and how they ended.
     """
 
-    idle: Callable[[], Lane]
-    place: Callable[..., Lane]
-    advance: Callable[..., tuple[Lane, Array]]
-    decode: Callable[..., tuple[Params, dict[str, Array]]]
-    resume: Callable[..., Lane] | None
+    rows: Rows
+    report: Layout
+    ending: Layout
+    idle: Callable[[], Slot]
+    place: Callable[..., Slot]
+    advance: Callable[..., tuple[Slot, Array]]
+    decode: Callable[..., tuple[Trained, Array]]
+    resume: Callable[..., Slot] | None
 
 
 def compile_bucket(bucket: Bucket) -> Programs:
@@ -56,154 +140,230 @@ def compile_bucket(bucket: Bucket) -> Programs:
     again where it is the turn of its run.
     """
     here, place = settings(), device()
+    rows = Rows.of(bucket)
+    shape = bucket.turn, rows.words
 
     def beside() -> None:
-        with using(here, place), suppress(Exception):
-            draw(bucket.runs[0])
-            for run in bucket.kinds():
-                compile_measurements(run, bucket.measured_at)
+        with using(here, place):
+            for drawing in set(rows.drawings.values()):
+                with suppress(Exception):
+                    draw_program(drawing, shape, bucket.slots, bucket.side_by_side, place)
+            for run, some in bucket.measured():
+                with suppress(Exception):
+                    compile_measurements(
+                        run, some, bucket.measured_at, bucket.turn, bucket.side_by_side
+                    )
 
     with ThreadPoolExecutor(1) as other:
-        measurements = other.submit(beside)
-        programs = _compile_training(bucket)
-        measurements.result()
+        draws_and_measurements = other.submit(beside)
+        programs = _compile_training(bucket, rows)
+        draws_and_measurements.result()
     return programs
 
 
-def _compile_training(bucket: Bucket) -> Programs:
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-    params, data = _shapes(bucket.samples, bucket.d, bucket.width)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    one = numbers_of(bucket.runs[0])
-    protocol, pause = one
-    load = partial(_load, representation=bucket.representation)
-    lane = jax.eval_shape(load, params, data, key, protocol, pause)
-    batch = jax.tree.map(lambda a: _shape(bucket.lanes, *a.shape, dtype=a.dtype), lane)
-    fixed: dict[str, Any] = {"representation": bucket.representation}
-    resume = None if pause is None else _resume.lower(batch, number, pause).compile()
-    return Programs(
-        idle=partial(_idle, batch),
-        place=_place.lower(batch, number, params, data, key, protocol, pause, **fixed).compile(),
-        advance=_advance.lower(batch, number, number).compile(),
-        decode=_decode.lower(batch, number, params, data, **fixed).compile(),
-        resume=resume,
+def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
+    shape = replace(bucket, runs=())
+    here = tuple(settings().items()), device()
+    return Programs(rows, *training_programs(shape, bucket.pauses, rows.how, rows.room, here))
+
+
+@once
+def training_programs(
+    bucket: Bucket, pauses: bool, how: Layout, room: int, here: tuple[Any, jax.Device]
+) -> tuple[Any, ...]:
+    """What trains in a bucket of this shape, whatever its runs are."""
+    rows = Rows(how, room, {})
+    turn, slots = bucket.turn, bucket.slots
+    m, d, k = bucket.drawn_at
+    drawn = Drawn(
+        Params(_shape(turn, k, d), _shape(turn, k), _shape(turn, k)),
+        Dataset(_shape(turn, m, d), _shape(turn, m)),
+        jax.ShapeDtypeStruct((turn,), bool),
+    )
+    words = jax.ShapeDtypeStruct((turn, rows.words), np.int32)
+    places = jax.ShapeDtypeStruct((turn,), np.int32)
+    limits = jax.ShapeDtypeStruct((2,), np.int32)
+    load = partial(_load, bucket=bucket, rows=rows)
+    first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (words, drawn))
+    one = jax.eval_shape(load, *first)
+    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((slots, *a.shape), a.dtype), one)
+    whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, _float())
+    report = Layout.of(Report(*whole, np.int32(0)))
+    ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1:])
+    quick = quick_options(device().platform)
+
+    def compiled(
+        function: Callable[..., Any], *args: Any, often: bool = False, **fixed: Any
+    ) -> Any:
+        traced, donated = partial(function, bucket=bucket, rows=rows, **fixed), args[0] is batch
+        lowered: Any = jax.jit(traced, donate_argnums=0 if donated else ()).lower(*args)
+        return lowered.compile(compiler_options={} if often else quick)
+
+    return (
+        report,
+        ending,
+        partial(_idle, batch),
+        compiled(_place, batch, words, drawn),
+        compiled(_advance, batch, limits, often=True, report=report),
+        compiled(_decode, places, batch, ending=ending),
+        compiled(_resume, batch, words) if pauses else None,
     )
 
 
-def numbers_of(run: Run, moment: int = 0) -> tuple[Training, Pause | None]:
+def _how(protocol: Any, curve: Curve | None, moment: int) -> How:
     """How a run trains, and its pause at this moment of its curve, as arrays of the lane's types.
 
     Past the last moment there is no more pause.
     """
-
-    def array(leaf: Any) -> np.ndarray:
-        whole = np.issubdtype(np.asarray(leaf).dtype, np.integer)
-        return np.asarray(leaf, np.int32 if whole else jax.dtypes.canonicalize_dtype(float))
-
-    if run.curve is None:
-        return jax.tree.map(array, run.protocol), None
-    after = [*run.curve.moments[moment:], None][0]
-    by_loss = run.curve.dimension == "level"
+    if curve is None:
+        return How(numbers(protocol), None)
+    after = [*curve.moments[moment:], None][0]
+    by_loss = curve.dimension == "level"
     level = -np.inf if after is None or not by_loss else after
     step = np.iinfo(np.int32).max if after is None or by_loss else int(after)
-    pause: Any = Pause(np.asarray(level, float), np.asarray(step))  # type: ignore[arg-type]
-    return jax.tree.map(array, (run.protocol, pause))
+    pause: Any = Pause(level, step)  # type: ignore[arg-type]
+    return How(numbers(protocol), numbers(pause))
 
 
-def _shape(*shape: int, dtype: Any = None) -> Any:
-    return jax.ShapeDtypeStruct(shape, dtype or jax.dtypes.canonicalize_dtype(float))
+def _float() -> Any:
+    return jax.dtypes.canonicalize_dtype(float)
 
 
-def _shapes(m: int, d: int, k: int) -> tuple[Any, Any]:
-    return Params(_shape(k, d), _shape(k), _shape(k)), Dataset(_shape(m, d), _shape(m))
+def _shape(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, _float())
 
 
-def _load(
-    params: Params,
-    data: Dataset,
-    key: PRNGKeyArray,
-    protocol: Training,
-    pause: Pause | None,
-    *,
-    representation: Representation,
-) -> Lane:
-    protocol = jax.tree.map(jnp.asarray, protocol)
-    state, encoded = training.load(protocol, params, data, key, representation)
-    return Lane(state, encoded, protocol, pause)
+def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
+    """A run before its first step; RAISED where what was drawn cannot be trained on."""
+    (m, d, k), (start, points, valid) = (bucket.samples, bucket.d, bucket.width), drawn
+    start = Params(start.w[:k, :d], start.b[:k], start.v[:k])
+    points = Dataset(points.x[:m, :d], points.y[:m])
+    at, how = rows.unpack(words)
+    protocol = jax.tree.map(jnp.asarray, how.protocol)
+    key = fold(jax.random.key(at.seed), "shuffle", at.samples, at.d)
+    state, data = training.load(protocol, start, points, key, bucket.representation)
+    status = jnp.where(valid, state.status, int(Status.RAISED)).astype(jnp.int32)
+    return Slot(state._replace(status=status), data, start, points, words)
 
 
-def _idle(batch: Lane) -> Lane:
-    """Arrays of the shapes in `batch`, in which no lane is running."""
+def _idle(batch: Slot) -> Slot:
+    """Arrays of the shapes in `batch`, in which nothing is running."""
 
     def zeros(spec: Any) -> Any:
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
             return jnp.broadcast_to(jax.random.key(0), spec.shape)
         return jax.device_put(np.zeros(spec.shape, spec.dtype))  # compiles nothing
 
-    lanes = jax.tree.map(zeros, batch)
-    ended = lanes.state.status + int(Status.STEP_CAP)
-    return lanes._replace(state=lanes.state._replace(status=ended))
+    slots = jax.tree.map(zeros, batch)
+    ended = slots.state.status + int(Status.STEP_CAP)
+    return slots._replace(state=slots.state._replace(status=ended))
 
 
-@partial(jax.jit, static_argnames="representation", donate_argnums=0)
-def _place(
-    batch: Lane,
-    lane: Array,
-    params: Params,
-    data: Dataset,
-    key: PRNGKeyArray,
-    protocol: Training,
-    pause: Pause | None,
-    *,
-    representation: Representation,
-) -> Lane:
-    one = _load(params, data, key, protocol, pause, representation=representation)
-    put = partial(jax.lax.dynamic_update_index_in_dim, index=lane, axis=0)
-    return jax.tree.map(put, batch, one)
+def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
+    """Each row's run in its slot; rows beyond the slots are left out."""
+    places = words[:, 0]
+    load = partial(_load, bucket=bucket, rows=rows)
+    loaded = over(load, (words, drawn), places < bucket.slots, bucket.side_by_side)
+    return _put(batch, places, loaded)
+
+
+def _put(batch: Any, places: Array, some: Any) -> Any:
+    return jax.tree.map(lambda a, new: a.at[places].set(new, mode="drop"), batch, some)
 
 
 @partial(jax.jit, donate_argnums=0)
-def restore(batch: Lane, lane: Array, state: Any) -> Lane:
-    """The run on a lane goes on from another state of its own."""
-    put = partial(jax.lax.dynamic_update_index_in_dim, index=lane, axis=0)
+def restore(batch: Slot, slot: Array, state: Any) -> Slot:
+    """The run in a slot goes on from another state of its own."""
+    put = partial(jax.lax.dynamic_update_index_in_dim, index=slot, axis=0)
     return batch._replace(state=jax.tree.map(put, batch.state, state))
 
 
-@partial(jax.jit, donate_argnums=0)
-def _resume(batch: Lane, lane: Array, pause: Pause) -> Lane:
-    """The lane goes on, up to its next pause."""
-    status = batch.state.status.at[lane].set(int(Status.RUNNING))
-    pauses = jax.tree.map(lambda all_, one: all_.at[lane].set(one), batch.pause, pause)
-    return batch._replace(state=batch.state._replace(status=status), pause=pauses)
-
-
-@partial(jax.jit, donate_argnums=0)
-def _advance(batch: Lane, limit: Array, least_running: Array) -> tuple[Lane, Array]:
-    def going(carry: tuple[Array, Any]) -> Array:
-        trips, states = carry
-        running = jnp.sum(states.status == Status.RUNNING, dtype=jnp.int32)
-        return (trips < limit) & (running >= least_running)
-
-    def one(state: Any, lane: Lane) -> Any:
-        return training.advance(lane.protocol, state, lane.data, lane.pause)
-
-    def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        trips, states = carry
-        return trips + 1, jax.vmap(one)(states, fixed)
-
-    fixed = batch._replace(state=None)
-    trips, states = jax.lax.while_loop(going, trip, (jnp.zeros((), jnp.int32), batch.state))
-    return batch._replace(state=states), trips
-
-
-@partial(jax.jit, static_argnames="representation")
-def _decode(
-    batch: Lane, lane: Array, params: Params, data: Dataset, *, representation: Representation
-) -> tuple[Params, dict[str, Array]]:
-    """A lane's trained parameters, padded to the size of its measurement, and how it ended."""
-    one = jax.tree.map(lambda leaf: leaf[lane], batch)
-    trained, ending = training.unload(
-        one.protocol, one.state, one.data, params, data, representation
+def _resume(batch: Slot, words: Array, *, bucket: Bucket, rows: Rows) -> Slot:
+    """Each row's run goes on in its slot, up to the pause that the row tells."""
+    places = words[:, 0]
+    running = jnp.full(places.shape, int(Status.RUNNING), jnp.int32)
+    status = _put(batch.state.status, places, running)
+    return batch._replace(
+        state=batch.state._replace(status=status), words=_put(batch.words, places, words)
     )
-    k, d = params.w.shape
-    return networks.pad(trained, round_up(k), round_up(d)), ending
+
+
+class Report(NamedTuple):
+    """How the slots of a batch stand, and how many trips over its lanes were made."""
+
+    status: Any
+    steps: Any
+    log_loss: Any
+    trips: Any
+
+
+def _advance(
+    batch: Slot, limits: Array, *, bucket: Bucket, rows: Rows, report: Layout
+) -> tuple[Slot, Array]:
+    """All slots by at most `limits[0]` trips in all, a group of lanes at a time: each group until
+    `limits[1]` of its runs have ended, or all."""
+    lanes = bucket.lanes
+
+    def one(state: Any, fixed: tuple[Any, How]) -> Any:
+        data, how = fixed
+        return training.advance(how.protocol, state, data, how.pause)
+
+    def running(states: Any) -> Array:
+        return jnp.sum(states.status == Status.RUNNING, dtype=jnp.int32)
+
+    def group(left: Array, some: Any) -> tuple[Array, Any]:
+        states, fixed = some
+        enough = jnp.maximum(running(states) - limits[1], 0)
+
+        def going(carry: tuple[Array, Any]) -> Array:
+            return (carry[0] > 0) & (running(carry[1]) > enough)
+
+        def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            return carry[0] - 1, jax.vmap(one)(carry[1], fixed)
+
+        return jax.lax.while_loop(going, trip, (left, states))
+
+    how = jax.vmap(lambda words: rows.unpack(words)[1])(batch.words)
+    everything = batch.state, (batch.data, how)
+    if bucket.slots == lanes:
+        left, states = group(limits[0], everything)
+    else:
+        grouped = jax.tree.map(lambda a: a.reshape(-1, lanes, *a.shape[1:]), everything)
+        left, states = jax.lax.scan(group, limits[0], grouped)
+        states = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), states)
+    told = Report(states.status, states.steps, states.log_loss, limits[0] - left)
+    return batch._replace(state=states), report.pack(told)
+
+
+def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Any, Params | None]:
+    """A run at the size of its measurement, and what is told of it: how it ended or stands and, by
+    an accelerator, its parameters too."""
+    m, d, k = bucket.measured_at
+    _, how = rows.unpack(slot.words)
+    trained, ending = training.unload(
+        how.protocol, slot.state, slot.data, slot.start, slot.points, bucket.representation
+    )
+    trained, start = (networks.pad(some, k, d) for some in (trained, slot.start))
+    found = Trained(trained, start, datasets.pad(slot.points, m, d))
+    return found, ending, trained if bucket.side_by_side else None
+
+
+def _decode(
+    places: Array, batch: Slot, *, bucket: Bucket, rows: Rows, ending: Layout
+) -> tuple[Trained, Array]:
+    """The runs in these slots, and what is told of them, as words."""
+
+    def one(slot: Slot) -> tuple[Trained, Array]:
+        found, *told = _ended(slot, bucket=bucket, rows=rows)
+        return found, ending.pack(tuple(told))
+
+    some = jax.tree.map(lambda a: a.at[places].get(mode="clip"), batch)
+    return over(one, (some,), places < bucket.slots, bucket.side_by_side)
+
+
+def forget() -> None:
+    """Lets go of all programs compiled so far, and of their memory: of certificates and polished
+    networks half a GB for each size of the data. What is asked for again compiles anew."""
+    jax.clear_caches()
+    for programs in (draw_program, measure_program, training_programs):
+        programs.cache_clear()

@@ -3,12 +3,18 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from jaxkkt import datasets, networks
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import cores, device, settings, using
-from jaxkkt.engine.draws import draw
+from jaxkkt.engine.draws import Drawing, draw_batch, pad_params, stacked
 from jaxkkt.engine.lanes import Row, raised
-from jaxkkt.engine.measuring import measure
+from jaxkkt.engine.measuring import Trained, measure_batch
+from jaxkkt.engine.programs import Rows
 from jaxkkt.engine.records import Known
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -19,42 +25,84 @@ def remeasured(
     network: Callable[[Run], Params | None],
     buckets: Sequence[Bucket],
     stop: Event,
-) -> Generator[Row, None, None]:
-    """The rows of kept networks with the measurements that they lack, by place, as they are made.
+) -> Generator[list[Row], None, None]:
+    """The rows of kept networks with the measurements that they lack, some at a time, as they are
+    made.
 
     A run that raises ends with that. Left out are runs whose `network` is
     none, and those of measurements that ask for the networks on the way, which are not kept.
     """
     mode, place = settings(), device()
 
-    def complete(run: Run, shape: tuple[int, int, int]) -> Row | None:
-        params = None if stop.is_set() else network(run)
-        if params is None:
-            return None
-        row, places, _ = lacking[run]
-        missing = [run.measure[i] for i in places]
+    def complete(bucket: Bucket, rows: Rows, runs: Sequence[Run]) -> list[Row]:
+        kept = {} if stop.is_set() else {run: network(run) for run in runs}
+        mine = {run: params for run, params in kept.items() if params is not None}
+        if not mine:
+            return []
+        asked = [tuple(run.measure[i] for i in lacking[run].lacks) for run in mine]
         try:
             with using(mode, place):
-                start, data = draw(run)
-                found = measure(run, missing, params, start, data, shape)
-            return row.with_values(found, places)
+                trained = _trained(bucket, rows, mine)
+                found = measure_batch(
+                    list(mine), asked, trained, bucket.side_by_side, [None] * len(mine)
+                )
         except Exception as error:
-            return raised(run, error)
+            return [raised(run, error) for run in mine]
+        return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]
 
     pool = ThreadPoolExecutor(cores())
     try:
         tasks = [
-            pool.submit(complete, run, bucket.measured_at)
+            pool.submit(complete, bucket, rows, runs)
             for bucket in buckets
-            for run in bucket.runs
-            if run in lacking and not _asks_for_curve(run, lacking[run].lacks)
+            for rows, runs in _turns(bucket, lacking)
         ]
         for task in as_completed(tasks):
-            row = task.result()
-            if row is not None:
-                yield row
+            yield task.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _turns(
+    bucket: Bucket, lacking: Mapping[Run, Known]
+) -> Generator[tuple[Rows, list[Run]], None, None]:
+    """The bucket's lacking runs, as many at a time as it measures, those that are drawn alike."""
+    runs = [
+        run
+        for run in bucket.runs
+        if run in lacking and not _asks_for_curve(run, lacking[run].lacks)
+    ]
+    if not runs:
+        return
+    rows = Rows.of(bucket)
+    alike: dict[Drawing, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(rows.drawing(run), []).append(run)
+    for mine in alike.values():
+        for i in range(0, len(mine), bucket.turn):
+            yield rows, mine[i : i + bucket.turn]
+
+
+def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
+    """The networks with what they started from and trained on, as a sweep measures them."""
+    m, d, k = bucket.measured_at
+    words = rows.of_none(bucket)
+    for row, (i, run) in zip(words, enumerate(kept), strict=False):
+        row[:] = rows.packed(run, i)
+    drawing, runs = rows.drawing(next(iter(kept))), list(kept)
+    drawn = draw_batch(drawing, jnp.asarray(words), runs, bucket.slots, bucket.side_by_side)
+    params = stacked([pad_params(one, k, d) for one in kept.values()], bucket.turn)
+    start = jax.vmap(lambda some: networks.pad(some, k, d))(drawn.start)
+    return Trained(params, start, jax.vmap(lambda some: datasets.pad(some, m, d))(drawn.data))
+
+
+def _completed(had: Known, found: Sequence[Mapping[str, Any]] | Exception) -> Row:
+    if isinstance(found, Exception):
+        return raised(had.row.run, found)
+    try:
+        return had.row.with_values(found, had.lacks)
+    except ValueError as error:
+        return raised(had.row.run, error)
 
 
 def _asks_for_curve(run: Run, places: Sequence[int]) -> bool:

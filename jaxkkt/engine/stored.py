@@ -108,26 +108,37 @@ class Stored:
                 raise
             self._save_results()
 
-    def add(self, row: Row) -> None:
-        """A row lands, its network before it.
+    def add(self, rows: Sequence[Row]) -> None:
+        """Rows land, their networks before them.
 
         A results file that cannot be written meanwhile is told, and is no reason to stop.
         """
-        if row.kept is not None:
-            self._store.save_network(row.run.name, row.network, row.kept)
-        self._writer.add(row.run.name, *record_of(row))
-        checkpoint = path_of(self._store.folder / CHECKPOINTS, row.run)
-        if checkpoint.exists():
-            self._writer.sync()
-            checkpoint.unlink()
-        self.rows[row.run] = row._replace(kept=None)
-        self._settings.pop(row.run, None)
+        for row in rows:
+            if row.kept is not None:
+                self._store.save_network(row.run.name, row.network, row.kept)
+        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])
+        self._drop_checkpoints([row.run for row in rows])
+        for row in rows:
+            self.rows[row.run] = row._replace(kept=None)
+            self._settings.pop(row.run, None)
         if monotonic() > self._next:
             try:
                 self._save_results()
             except (OSError, ValueError) as error:
                 log.warning("%s is not up to date: %s", RESULTS, error)
                 self._next = inf
+
+    def _drop_checkpoints(self, runs: Sequence[Run]) -> None:
+        """Lets go of those of runs whose rows have landed."""
+        folder = self._store.folder / CHECKPOINTS
+        if not folder.is_dir():
+            return
+        there = {path.name for path in folder.iterdir()}
+        paths = [path for run in runs if (path := path_of(folder, run)).name in there]
+        if paths:
+            self._writer.sync()
+        for path in paths:
+            path.unlink()
 
     def _require_room(self, runs: Collection[Run]) -> None:
         """Raises OSError where the disk has no room for the networks of these runs."""

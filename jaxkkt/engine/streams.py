@@ -4,11 +4,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
+from typing import TypeVar
 
 import jax
 
@@ -17,6 +18,8 @@ from jaxkkt.engine.devices import settings, using
 from jaxkkt.engine.lanes import OutOfMemory, Row, Tally, raised, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.runs.run import Run
+
+T = TypeVar("T")
 
 log = logging.getLogger("jaxkkt")
 
@@ -34,8 +37,8 @@ def run_streams(
     keep: Collection[Run] = (),
     asked: Event | None = None,
     checkpoints: Path | None = None,
-) -> Generator[Row, None, None]:
-    """Rows of the runs not in `done`, as they end; one stream for each of `tallies`.
+) -> Generator[list[Row], None, None]:
+    """Rows of the runs not in `done`, some at a time, as they end; a stream for each of `tallies`.
 
     Streams take the devices in turn. All go through the buckets in order and take runs from the
     same queues; one more thread a device compiles ahead of them. `show` is called now and then, in
@@ -65,16 +68,18 @@ def run_streams(
                 yield from run_bucket(bucket, queue, programs, tally, stop, keep, checkpoints)
                 return
             except OutOfMemory as error:
-                if bucket.lanes <= LEAST_LANES:
+                if bucket.slots <= LEAST_LANES:
                     if not error.runs:  # not even empty lanes fit
                         raise
                     yield from (raised(run, error) for run in error.runs)
                     continue
                 queue.extendleft(error.runs)
-                lanes = max(LEAST_LANES, bucket.lanes // 2)
+                # Of slots that take turns there is first one group: its bits are the same.
+                grouped = bucket.slots > bucket.lanes
+                lanes = bucket.lanes if grouped else max(LEAST_LANES, bucket.lanes // 2)
                 told = "out of memory with %d lanes (%s): going on with %d"
-                log.warning(told, bucket.lanes, bucket.computed_as, lanes)
-                bucket = replace(bucket, lanes=lanes)
+                log.warning(told, bucket.slots, bucket.computed_as, lanes)
+                bucket = bucket.with_lanes(lanes)
                 programs = compile_bucket(bucket)
 
     def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:
@@ -99,19 +104,24 @@ def run_streams(
             while going:
                 if asked is not None and asked.is_set():
                     stop.set()
-                try:
-                    row = ended.get(timeout=SECONDS_BETWEEN_SHOWS)
-                except Empty:
-                    pass
-                else:
-                    if row is not None:
-                        yield row
-                    else:
-                        going -= 1
-                        for future in streams:
-                            if future.done():
-                                future.result()  # raises what the stream did
+                some = all_in(ended, SECONDS_BETWEEN_SHOWS)
+                if rows := [row for row in some if row is not None]:
+                    yield rows
+                going -= len(some) - len(rows)
+                for future in streams:
+                    if len(rows) < len(some) and future.done():
+                        future.result()  # raises what the stream did
                 show()
         finally:
             stop.set()
             compiler.shutdown(wait=False, cancel_futures=True)
+
+
+def all_in(queue: SimpleQueue[T], seconds: float) -> list[T]:
+    """What is in a queue; where there is nothing, what comes first within so many seconds."""
+    found = []
+    with suppress(Empty):
+        found.append(queue.get(timeout=seconds))
+        while True:
+            found.append(queue.get_nowait())
+    return found

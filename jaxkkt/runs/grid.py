@@ -94,13 +94,13 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     for parts, owners in zip(each, owned, strict=True):
         fields = [name for name in axes if name in owners]
         width = {} if "width" in owners or "network" in axes else {"width": 1000}
-        for chosen in product(*(values[name] for name in fields), seeds):
-            *settings, seed = chosen
+        for settings in product(*(values[name] for name in fields)):
             changes: dict[str, dict[str, Any]] = {"network": dict(width)}
             for name, value in zip(fields, settings, strict=True):
                 part, field = owners[name]
                 changes.setdefault(part, {})[field] = value
-            runs.append(_run(parts, changes, seed, curve))
+            first = _run(parts, changes, seeds[0], curve)
+            runs += [first, *(first.replace(seed=seed) for seed in seeds[1:])]
     return runs
 
 

@@ -18,6 +18,7 @@ from jaxkkt.specs.base import Spec, described, kind_of
 from jaxkkt.specs.data import Data, fold, require_whole
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
+from jaxkkt.specs.same import by_identity
 
 
 class Curve(Spec, kw_only=False):
@@ -105,12 +106,17 @@ class Run(Spec):
     def sizes(self) -> dict[str, int]:
         return {"samples": self.samples, "d": self.d, "width": self.width}
 
-    @cached_property
-    def _computed(self) -> dict[str, Any]:
-        how = jax.tree.map(lambda leaf: type(leaf)(0), self.protocol)
-        asked = any("truth" in one.needs() for one in self.measure)
-        sizes = self.sizes | (_truth_sizes(self.data) if asked else {})
-        return self.to_json(digests=True, **sizes, protocol=how)
+    @property
+    def _apart_from_seed(self) -> tuple[Any, ...]:
+        """All of its fields but the seed: runs of one grid share them."""
+        return (
+            self.data,
+            self.network,
+            self.initialization,
+            self.protocol,
+            self.measure,
+            self.curve,
+        )
 
     @cached_property
     def identity(self) -> str:
@@ -119,23 +125,23 @@ class Run(Spec):
         Fields and values; of own functions what they compute. Raises ValueError where that cannot
         be told: such a run has no place in a store.
         """
-        return json.dumps(self._computed, sort_keys=True)
+        computed, _, _ = _computed(*self._apart_from_seed)
+        return json.dumps({**computed, "seed": self.seed}, sort_keys=True)
 
     @cached_property
     def name(self) -> str:
         """A readable name of what is trained, unique by a hash: what is measured at the end is no
         part of it. A store knows rows and networks by it."""
-        alpha = self.fields().get("alpha")
+        _, trained, _ = _computed(*self._apart_from_seed)
+        alpha = getattr(self.data, "alpha", None)
         counted = "" if alpha is None else f"-a{alpha:g}"
-        trained = {key: value for key, value in self._computed.items() if key != "measure"}
-        return (
-            f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hash_of(trained)[:20]}"
-        )
+        hashed = sha256(f"{trained} {self.seed}".encode()).hexdigest()[:20]
+        return f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hashed}"
 
-    @cached_property
+    @property
     def measured(self) -> tuple[str, ...]:
         """Hashes of what its measurements compute: a store knows their values by them."""
-        return tuple(hash_of(one)[:20] for one in self._computed["measure"])
+        return _computed(*self._apart_from_seed)[2]
 
     def parts(self) -> Iterator[tuple[str, Spec]]:
         """The specs that it is made of, by the names that a grid knows them by."""
@@ -186,7 +192,14 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
+    places: dict[tuple[int, ...], int] = {}
+    of_runs = []
     for run in runs:
+        specs = tuple(map(id, run._apart_from_seed))
+        place = places.setdefault(specs, len(columns))
+        of_runs.append(place)
+        if place < len(columns):
+            continue
         row: dict[tuple[str, str], Any] = {}
         for part, spec in run.parts():
             if part in _COLUMNS:
@@ -217,7 +230,9 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
         for key, a in attributes.items()
         if key[1] in owners
     }
-    return found, known
+    return [
+        {**found[place], "seed": run.seed} for run, place in zip(runs, of_runs, strict=True)
+    ], known
 
 
 def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
@@ -251,6 +266,8 @@ def _shown(value: Any) -> Any:
 
 def measurements(values: Any) -> tuple[Measurement, ...]:
     """Measurements, from one or several of what `measurement` takes."""
+    if isinstance(values, tuple) and all(isinstance(value, Measurement) for value in values):
+        return values  # runs that share them are told by that
     return tuple(measurement(value) for value in listed(values))
 
 
@@ -272,6 +289,34 @@ def unique(runs: Sequence[Run]) -> list[Run]:
     if not runs:
         raise ValueError("there are no runs: the grid is empty")
     return list(dict.fromkeys(runs))
+
+
+@by_identity
+def _computed(
+    data: Data,
+    network: Network,
+    initialization: Initialization,
+    protocol: Training,
+    measure: tuple[Measurement, ...],
+    curve: Curve | None,
+) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
+    of what is measured at the end."""
+    run = Run(
+        data=data,
+        network=network,
+        initialization=initialization,
+        protocol=protocol,
+        measure=measure,
+        curve=curve,
+    )
+    how = jax.tree.map(lambda leaf: type(leaf)(0), protocol)
+    asked = any("truth" in one.needs() for one in measure)
+    sizes = run.sizes | (_truth_sizes(data) if asked else {})
+    found = run.to_json(digests=True, **sizes, protocol=how)
+    del found["seed"]
+    trained = {key: value for key, value in found.items() if key != "measure"}
+    return found, hash_of(trained), tuple(hash_of(one)[:20] for one in found["measure"])
 
 
 @cache

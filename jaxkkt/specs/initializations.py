@@ -36,12 +36,27 @@ class Initialization(Spec):
         """What keys are folded with, beside the sizes: draws of one kind share their numbers."""
         return self.label
 
-    def key(self, seed: int, width: int, dim: int) -> PRNGKeyArray:
+    def key(self, seed: Any, width: Any, dim: Any) -> PRNGKeyArray:
         return fold(jax.random.key(seed), f"init {self.tag}", width, dim)
 
     def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
         """A network of `width` neurons on inputs of dimension `dim`."""
         raise NotImplementedError
+
+    # Whether `draw_at` draws at any shape that holds the sizes, which may be traced.
+    any_size: ClassVar[bool] = False
+
+    @property
+    def traceable(self) -> bool:
+        """Whether `draw_at` draws what `draw_start` does."""
+        return type(self).draw_start is Initialization.draw_start
+
+    def draw_at(self, seed: Any, width: Any, dim: Any, shape: tuple[int, int]) -> Params:
+        """Traced: the weights of a traced seed, padded to the shape (k', d')."""
+        drawn = self.draw(self.key(seed, width, dim), *shape)
+        if [jnp.shape(a) for a in drawn] != [shape, shape[:1], shape[:1]]:
+            raise ValueError(f"{self.label} was asked for w {shape}, and drew other shapes")
+        return Params(*drawn)
 
     def draw_start(self, seed: int, width: int, dim: int) -> Params:
         """The weights that a run starts from, as NumPy arrays."""
@@ -71,6 +86,16 @@ class _Padded(Initialization):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(init_scale=self.scale)
+
+    any_size: ClassVar[bool] = True
+
+    @property
+    def traceable(self) -> bool:
+        return type(self).draw_start is _Padded.draw_start
+
+    def draw_at(self, seed: Any, width: Any, dim: Any, shape: tuple[int, int]) -> Params:
+        key = self.key(seed, width, dim)
+        return type(self).function(key, width, dim, self.scale, shape, **self.options())
 
     def options(self) -> dict[str, Any]:
         return {}

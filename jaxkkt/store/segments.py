@@ -8,7 +8,7 @@ what a killed one left, its last line perhaps cut short, stays as it is.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -65,10 +65,21 @@ class Writer:
             sync_folder(folder)
 
     def add(self, name: str, row: Any, definitions: Mapping[str, Any] | None = None) -> None:
-        """Appends a row of what JSON can hold, after the definitions that are new here."""
+        """Appends a row; see `add_all`."""
+        self.add_all([(name, row, definitions or {})])
+
+    def add_all(self, rows: Iterable[tuple[str, Any, Mapping[str, Any]]]) -> None:
+        """Appends rows of what JSON can hold, by name, each after the definitions that it brings
+        and that are new here."""
         with self._lock:
-            new = {n: d for n, d in (definitions or {}).items() if n not in self._defined}
-            lines = [{"define": n, "as": d} for n, d in new.items()] + [{"row": name, "is": row}]
+            new: dict[str, Any] = {}
+            lines: list[Any] = []
+            for name, row, definitions in rows:
+                known = self._defined, new
+                mine = {n: d for n, d in definitions.items() if all(n not in k for k in known)}
+                new |= mine
+                lines += [{"define": n, "as": d} for n, d in mine.items()]
+                lines.append({"row": name, "is": row})
             self._append("".join(_line(self._salt, json.dumps(line)) for line in lines))
             self._defined.update(new)
         if monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:

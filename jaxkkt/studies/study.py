@@ -13,6 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
+from jaxkkt.caching import keep_programs
 from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.results import save
 from jaxkkt.files import write_whole
@@ -84,6 +85,7 @@ class Study:
         shard_of(options)
         if options.platform:
             engine.require_platform(options.platform)
+        keep_programs()
         try:
             if options.dry_run:
                 self.plan(options)

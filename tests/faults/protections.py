@@ -60,12 +60,15 @@ PROTECTIONS = (
         1,
         "a network lands before its row",
         _STORED,
-        "        if row.kept is not None:\n"
-        "            self._store.save_network(row.run.name, row.network, row.kept)\n"
-        "        self._writer.add(row.run.name, *record_of(row))\n",
-        "        self._writer.add(row.run.name, *record_of(row))\n"
-        "        if row.kept is not None:\n"
-        "            self._store.save_network(row.run.name, row.network, row.kept)\n",
+        "            if row.kept is not None:\n"
+        "                self._store.save_network(row.run.name, row.network, row.kept)\n"
+        "        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])\n",
+        "            if row.kept is not None:\n"
+        "                pass\n"
+        "        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])\n"
+        "        for row in rows:\n"
+        "            if row.kept is not None:\n"
+        "                self._store.save_network(row.run.name, row.network, row.kept)\n",
         "test_store.py::TestKilled::test_at_every_write_point",
     ),
     Protection(
@@ -88,7 +91,7 @@ PROTECTIONS = (
         3,
         "runs under way are saved at a stop",
         "engine/lanes.py",
-        "        _save(saved, batch, lanes, SECONDS_WORTH_SAVING)\n",
+        "        batch.save(SECONDS_WORTH_SAVING)\n",
         "        pass\n",
         "test_checkpoints.py::test_they_are_saved_at_a_stop",
     ),
@@ -265,7 +268,7 @@ PROTECTIONS = (
         19,
         "half the lanes where memory runs out",
         "engine/lanes.py",
-        "        if not _out_of_memory(error):\n",
+        "        if not out_of_memory(error):\n",
         "        if True:\n",
         "test_memory.py",
     ),

@@ -1,7 +1,7 @@
 """Own points and labels."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +22,7 @@ class Arrays(Data, kw_only=False):
     while JAX would round it.
     """
 
+    same_for_all_seeds: ClassVar[bool] = True
     x: Float[np.ndarray, "m d"] = described("points", default=None, shown=False)
     y: Float[np.ndarray, " m"] = described("labels", default=None, shown=False)
     x_test: Float[np.ndarray, "n d"] | None = described(

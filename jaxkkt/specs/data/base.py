@@ -1,6 +1,6 @@
 """What every kind of data is: points of a dimension, drawn from a seed."""
 
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import jax
@@ -47,8 +47,29 @@ class Data(Spec):
         """
         return None
 
+    # Whether held-out points and truth are the same for all seeds.
+    same_for_all_seeds: ClassVar[bool] = False
+    # Whether `draw_at` draws at any shape that holds the sizes, which may be traced.
+    any_size: ClassVar[bool] = False
+
+    @property
+    def traceable(self) -> bool:
+        """Whether `draw_at` draws what `draw_training` does."""
+        return False
+
+    def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
+        """Traced: the points of a traced seed, padded to the shape; of `sizeless()` specs, too."""
+        raise NotImplementedError
+
+    def sizeless(self) -> Any:
+        """This spec with none of the sizes, which programs are told apart from it."""
+        return self
+
     def data_key(self, seed: int) -> PRNGKeyArray:
-        return fold(jax.random.key(seed), f"data {self.tag}", self.samples, self.d)
+        return self.key_at(seed, self.samples, self.d)
+
+    def key_at(self, seed: Any, samples: Any, dim: Any) -> PRNGKeyArray:
+        return fold(jax.random.key(seed), f"data {self.tag}", samples, dim)
 
     def test_key(self, seed: int) -> PRNGKeyArray:
         return fold(jax.random.key(seed), f"test {self.tag}", self.d)
@@ -90,7 +111,7 @@ class Sized(Data):
         return super().replace(**changes)
 
 
-def fold(key: PRNGKeyArray, tag: str, *numbers: int) -> PRNGKeyArray:
+def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
     """A key of its own for every tag and numbers."""
     for number in (crc32(tag.encode()), *numbers):
         key = jax.random.fold_in(key, number)

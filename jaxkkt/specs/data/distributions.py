@@ -50,8 +50,17 @@ class Distribution(Sized):
         x, y = jax.device_get(_drawn_test(self.sizeless(), *keys, self.d))
         return checked(self, x, y, np.shape(y)[0], self.d)
 
+    @property
+    def traceable(self) -> bool:
+        return type(self).draw_training is Distribution.draw_training
+
+    def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
+        x, y = self.draw(self.key_at(seed, samples, dim), *shape)
+        if jnp.shape(x) != shape or jnp.shape(y) != shape[:1]:
+            raise ValueError(f"{self.label} was asked for x {shape}, and drew {jnp.shape(x)}")
+        return Dataset(x, y)
+
     def sizeless(self: S) -> S:
-        """This spec with none of the sizes, which programs are told apart from it."""
         return without(self, "d", "samples", "alpha")
 
     def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -63,7 +72,15 @@ class Distribution(Sized):
 class _Padded(Distribution):
     """A distribution of `jaxkkt.datasets`, drawn at few round shapes: those share programs."""
 
+    any_size: ClassVar[bool] = True
     function: ClassVar[Callable[..., Dataset]]
+
+    @property
+    def traceable(self) -> bool:
+        return type(self).draw_training is _Padded.draw_training
+
+    def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
+        return type(self).function(self.key_at(seed, samples, dim), samples, dim, shape)
 
     def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> Dataset:
         return type(self).function(key, samples, dim)
@@ -165,4 +182,4 @@ def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
 
 @cache
 def _compiled(function: Callable[..., Any], shape: tuple[int, int]) -> Callable[..., Any]:
-    return jax.jit(partial(function, shape=shape))
+    return quick_jit(partial(function, shape=shape))

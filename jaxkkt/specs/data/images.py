@@ -1,6 +1,7 @@
 """Handwritten digits, 0 against 1."""
 
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ class _Images(Sized):
     """Handwritten digits, 0 against 1, at d = s x s pixels: the first `samples` of an order that
     the seed draws, with both classes. Options as in `images.digits`."""
 
+    same_for_all_seeds: ClassVar[bool] = True
     upsample: bool = described(
         "whether more pixels than the images have were interpolated", default=False
     )

@@ -1,0 +1,66 @@
+"""Compiled programs kept between processes, in a folder that is its user's alone."""
+
+import logging
+import os
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any
+
+import jax
+
+log = logging.getLogger("jaxkkt")
+
+# A folder for compiled programs, or "off".
+VARIABLE = "JAXKKT_CACHE"
+MOST_BYTES = 2 * 2**30
+PRIVATE = 0o700
+
+
+def keep_programs(folder: str | Path | None = None) -> Path | None:
+    """Keeps compiled programs in a folder, and takes those that are there: the second run of a
+    command starts at once. The numbers are the same.
+
+    Without a `folder` that is `~/.cache/jaxkkt`, or what the environment variable JAXKKT_CACHE
+    names; "off" there keeps nothing. It holds at most 2 GiB; what was not used for longest goes
+    first. Commands of jaxkkt do this by themselves, a notebook calls it before its first sweep.
+    Processes that are started from here share the folder.
+
+    Whoever can write there can run code as you. So the folder gets mode 0700, and one that belongs
+    to somebody else is not used, with a warning. Returns the folder; None where nothing is kept.
+    A folder that JAX was given by its own settings stays.
+    """
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir:
+        return Path(config.jax_compilation_cache_dir)
+    told = str(folder or os.environ.get(VARIABLE, ""))
+    if told == "off":
+        return None
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = Path(told or base / "jaxkkt").expanduser().absolute()
+    try:
+        _make_private(chosen)
+    except OSError as error:
+        log.warning("compiled programs are not kept: %s", error)
+        return None
+    settings = {
+        "jax_compilation_cache_dir": str(chosen),
+        "jax_compilation_cache_max_size": MOST_BYTES,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
+    return chosen
+
+
+def _make_private(folder: Path) -> None:
+    """The folder with mode 0700; OSError where it cannot be made, or is another user's."""
+    folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    if not hasattr(os, "getuid"):
+        return
+    about = folder.stat()
+    if about.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user: name another one in {VARIABLE}")
+    if S_IMODE(about.st_mode) != PRIVATE:
+        folder.chmod(PRIVATE)

@@ -1,0 +1,35 @@
+"""Functions of one run, applied to several at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+
+def over(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    wanted: Bool[Array, " n"],
+    side_by_side: bool,
+) -> Any:
+    """Traced: the function of each of n arguments, stacked along a leading axis; of those that are
+    not `wanted` anything.
+
+    `side_by_side` computes all at once, as accelerators like it. Else one after the other, and of
+    the unwanted nothing: a core's cache holds one, a search ends with its own last trip, and bits
+    are those of one alone, wherever it stands.
+    """
+    if side_by_side:
+        return jax.vmap(function)(*arguments)
+    like = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], arguments))
+
+    def nothing(_: Any) -> Any:
+        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
+
+    def one(item: tuple[Array, Any]) -> Any:
+        asked, args = item
+        return jax.lax.cond(asked, lambda some: function(*some), nothing, args)
+
+    return jax.lax.map(one, (wanted, arguments))

@@ -1,0 +1,97 @@
+"""Numbers packed into one array: many small ones cross between host and device in one transfer."""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+WORD = 4  # bytes
+
+
+def number(leaf: Any) -> np.ndarray:
+    """A number of a spec as an array of the type that lanes have."""
+    whole = np.issubdtype(np.asarray(leaf).dtype, np.integer)
+    return np.asarray(leaf, np.int32 if whole else jax.dtypes.canonicalize_dtype(float))
+
+
+def numbers(tree: Any) -> Any:
+    """The numbers of specs as such arrays."""
+    return jax.tree.map(number, tree)
+
+
+class Layout(NamedTuple):
+    """The structure, shapes and types of a pytree of numbers that travels as 32-bit words."""
+
+    tree: Any
+    leaves: tuple[tuple[tuple[int, ...], str], ...]
+
+    @classmethod
+    def of(cls, example: Any) -> "Layout":
+        """Of a tree of arrays, or of their shapes."""
+        leaves, tree = jax.tree.flatten(example)
+        return cls(tree, tuple((np.shape(leaf), str(leaf.dtype)) for leaf in leaves))
+
+    @property
+    def words(self) -> int:
+        return sum(_words(shape, dtype) for shape, dtype in self.leaves)
+
+    def packed(self, tree: Any) -> np.ndarray:
+        """On the host: the numbers as words."""
+        if not self.leaves:
+            return np.zeros(0, np.int32)
+        parts = [
+            np.asarray(leaf, _kept_as(dtype)).reshape(-1).view(np.int32)
+            for leaf, (_, dtype) in zip(jax.tree.leaves(tree), self.leaves, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def unpack(self, words: Int[Array, " n"]) -> Any:
+        """On the device, traced: the tree in these words."""
+        found, at = [], 0
+        for shape, dtype in self.leaves:
+            size = _words(shape, dtype)
+            found.append(_leaf(words[at : at + size], shape, dtype))
+            at += size
+        return jax.tree.unflatten(self.tree, found)
+
+    def pack(self, tree: Any) -> Int[Array, " n"]:
+        """On the device, traced: the tree as words."""
+        parts = [_flat(leaf) for leaf in jax.tree.leaves(tree)]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.int32)
+
+    def unpacked(self, words: np.ndarray) -> Any:
+        """On the host: the tree in these words, its leaves with any axes of `words` before them."""
+        found, at = [], 0
+        for shape, dtype in self.leaves:
+            size = _words(shape, dtype)
+            kept = np.ascontiguousarray(words[..., at : at + size]).view(_kept_as(dtype))
+            found.append(kept.reshape((*words.shape[:-1], *shape)).astype(dtype, copy=False))
+            at += size
+        return jax.tree.unflatten(self.tree, found)
+
+
+def _kept_as(dtype: str) -> Any:
+    """The type of whole words that holds another."""
+    kind = np.dtype(dtype)
+    if kind.itemsize % WORD == 0:
+        return kind
+    return np.dtype(np.float32 if kind.kind == "f" else np.int32)
+
+
+def _words(shape: tuple[int, ...], dtype: str) -> int:
+    return prod(shape) * (_kept_as(dtype).itemsize // WORD)
+
+
+def _flat(leaf: Array) -> Array:
+    kept = jnp.asarray(leaf).astype(_kept_as(str(leaf.dtype))).reshape(-1)
+    return jax.lax.bitcast_convert_type(kept, jnp.int32).reshape(-1)
+
+
+def _leaf(words: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    kind = _kept_as(dtype)
+    each = kind.itemsize // WORD
+    kept = words.reshape(*shape, each) if each > 1 else words.reshape(shape)
+    return jax.lax.bitcast_convert_type(kept, kind).astype(dtype)
