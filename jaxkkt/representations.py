@@ -12,9 +12,10 @@ All give the same trajectory for a `LinearTransformation`; "span" and "gram" are
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.datasets import Dataset
@@ -82,11 +83,14 @@ def cheapest(samples: int, dim: int, *, linear: bool, gram: bool) -> Representat
     return "span" if samples < dim else "plain"
 
 
-def step_flops(representation: Representation, samples: int, width: int, dim: int) -> int:
-    """Floating-point operations of a step's matrix products (a multiply-add counts two)."""
+def step_flops(representation: Representation, samples: Any, dim: Any, width: Any) -> Any:
+    """Floating-point operations of a step's matrix products (a multiply-add counts two).
+
+    Of a size, or of arrays of sizes.
+    """
     if representation == "gram":
         return 2 * samples * samples * width
-    coordinates = min(samples, dim) if representation == "span" else dim
+    coordinates = np.minimum(samples, dim) if representation == "span" else dim
     return 4 * samples * width * coordinates
 
 

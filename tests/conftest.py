@@ -70,3 +70,9 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
     for name, value in strict.items():
         jax.config.update(name, value)
+
+
+@pytest.fixture
+def one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks train one by one, as large ones do, instead of many at a time."""
+    monkeypatch.setattr("jaxkkt.engine.buckets.LANES_OF_A_CORE", ())

@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_steps_are_not_done_again(tmp_path, killed, monkeypatch):
+def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     runs = jk.grid(**{**SIZES, "seed": 0})
     killed(8, runs, store=tmp_path)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1

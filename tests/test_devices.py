@@ -269,8 +269,10 @@ class TestCores:
         assert "threads: 2 in the folder, 1 now" in other.stderr
 
 
+@pytest.mark.usefixtures("one_lane")
 class TestExecutors:
-    def test_small_tasks_give_the_same_bits(self, whole, monkeypatch, capsys):
+    def test_small_tasks_give_the_same_bits(self, monkeypatch, capsys):
+        whole = sweep(RUNS)
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         with ThreadPoolExecutor(2) as executor:
             table = sweep(RUNS, progress=True, executor=executor)
@@ -279,8 +281,9 @@ class TestExecutors:
         assert "12/12 runs" in shown
         assert "(tasks: 12); 100.0% of lane-steps useful" in shown
 
-    def test_a_stopped_sweep_goes_on_in_an_executor(self, whole, tmp_path, monkeypatch):
-        save, saved = Writer.add, []
+    def test_a_stopped_sweep_goes_on_in_an_executor(self, tmp_path, monkeypatch):
+        whole = sweep(RUNS)
+        save, saved = Writer.add_all, []
 
         def stop(self, *row):
             if len(saved) == 5:
@@ -289,7 +292,7 @@ class TestExecutors:
             save(self, *row)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Writer, "add", stop)
+            patched.setattr(Writer, "add_all", stop)
             with pytest.raises(KeyboardInterrupt):
                 sweep(RUNS, store=tmp_path)
         executor = Inline()
@@ -302,7 +305,7 @@ class TestExecutors:
         def full(self, *row):
             raise OSError("no space left")
 
-        monkeypatch.setattr(Writer, "add", full)
+        monkeypatch.setattr(Writer, "add_all", full)
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
         executor = Inline()
         with pytest.raises(OSError, match="no space left"):
@@ -371,7 +374,7 @@ class TestExecutors:
             sweep(RUNS[:1], executor=executor)
 
     def test_there_is_work_for_many_workers(self):
-        planned = jk.plan_sweep(jk.grid(d=[8, 12], alpha=[1.0], width=[20], seed=range(200)))
+        planned = jk.plan_sweep(jk.grid(d=[40, 60], alpha=[1.0], width=[200], seed=range(200)))
         parts = list(executors._parts(planned.buckets, ()))
         assert 48 <= len(parts) <= 80
         assert sorted(r.name for _, runs in parts for r in runs) == sorted(

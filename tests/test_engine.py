@@ -3,7 +3,6 @@
 import json
 import re
 from collections import deque
-from dataclasses import replace
 from types import SimpleNamespace
 
 import chex
@@ -42,7 +41,8 @@ class TestPlan:
         planned = planned_for(runs)
         assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
         for b in planned:
-            assert b.lanes == 1
+            assert b.lanes in (16, 32)
+            assert b.slots % b.lanes == 0
             for r in b.runs:
                 assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
                 assert r.protocol == b.runs[0].protocol
@@ -102,7 +102,7 @@ class TestRuns:
         chex.assert_trees_all_close(data, jax.device_get(alone), rtol=1e-6)
         chex.assert_trees_all_close(params, jax.device_get(start), rtol=1e-6)
 
-    def test_rows_equal_runs_trained_alone(self):
+    def test_rows_equal_runs_trained_alone(self, one_lane):
         runs = [
             *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=[3]),
             *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
@@ -184,7 +184,7 @@ class TestRuns:
         with pytest.raises(MemoryError, match="not enough"):
             sweep(mixed_grid())
 
-    def test_the_report_and_the_bar(self, capsys):
+    def test_the_report_and_the_bar(self, capsys, one_lane):
         sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3)), progress=True)
         shown = capsys.readouterr().err
         assert re.search(r"3/3 runs *\n3 runs in \d+\.\d s \(streams: \d+, each", shown)

@@ -109,7 +109,7 @@ def kills_itself(number):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_sweep_stops_with_what_has_ended(number, code):
+def test_a_sweep_stops_with_what_has_ended(number, code, one_lane):
     handlers = [signal.getsignal(one) for one in engine.interrupts.SIGNALS]
     runs = jk.grid(**SIZES, seed=range(12), measure=kills_itself(number))
     with pytest.raises(

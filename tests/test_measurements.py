@@ -124,7 +124,7 @@ class TestOwn:
 
 
 class TestFlips:
-    def test_sizes_of_shares_and_the_least_over_slacks(self):
+    def test_sizes_of_shares_and_the_least_over_slacks(self, one_lane):
         runs = jk.grid(d=10, samples=40, width=50, seed=0)
         row = sweep(runs).squeeze()
         params, (x, y) = alone(runs[0])

@@ -65,15 +65,15 @@ def test_the_same_sweep_tries_it_again(sound, tmp_path, monkeypatch):
         xr.testing.assert_identical(saved, broken)
     mended.touch()
     found = []
-    monkeypatch.setattr(Writer, "add", partialmethod(_noting, Writer.add, found))
+    monkeypatch.setattr(Writer, "add_all", partialmethod(_noting, Writer.add_all, found))
     xr.testing.assert_equal(sweep(runs, store=store), sound)
     assert found == [runs[2].name]
     assert "error" not in jk.landed(runs, store=store)
 
 
-def _noting(writer, add, found, name, *row):
-    found.append(name)
-    add(writer, name, *row)
+def _noting(writer, add, found, rows):
+    found += [name for name, *_ in rows]
+    add(writer, rows)
 
 
 def test_on_the_way():
@@ -98,7 +98,7 @@ def test_data_that_cannot_be_drawn(sound, monkeypatch):
     xr.testing.assert_equal(others, sound.isel(seed=[0, 1, 3]))
 
 
-def test_where_all_raise_the_first_error_is_raised():
+def test_where_all_raise_the_first_error_is_raised(one_lane):
     with pytest.raises(OSError, match="no measurement of this") as caught:
         sweep(runs_of(range(5), bad=range(5)))
     assert caught.value.__notes__ == ["as did all of the 3 runs that have ended"]

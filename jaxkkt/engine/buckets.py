@@ -5,12 +5,13 @@ resumed sweep compiles the same shapes and so gives the same bits.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from jaxkkt.engine.devices import cores
 from jaxkkt.measurements import Measurement
@@ -105,20 +106,20 @@ class Bucket:
         return (
             self._gradients
             * len(self.runs)
-            * _work(self.representation, self.batch, self.width, self.d)
+            * _work(self.representation, self.batch, self.d, self.width)
         )
 
     @property
     def useful_work(self) -> float:
         """Work of one step of every run, at its own shape."""
         return self._gradients * sum(
-            _work(self.representation, min(r.samples, self.batch), r.width, r.d) for r in self.runs
+            _work(self.representation, min(r.samples, self.batch), r.d, r.width) for r in self.runs
         )
 
     @property
     def step_flops(self) -> int:
         """Operations of the matrix products of one padded step of every run."""
-        one = step_flops(self.representation, self.batch, self.width, self.d)
+        one = step_flops(self.representation, self.batch, self.d, self.width)
         return self._gradients * len(self.runs) * one
 
     @property
@@ -177,20 +178,17 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         groups.setdefault(_kind(run), {}).setdefault(shape, []).append(run)
     found = []
     allowed = LARGEST_PADDING_SHARE * sum(
-        len(same) * _work(kind.representation, *_mkd(shape))
+        len(same) * _work(kind.representation, *shape)
         for kind, shapes in groups.items()
         for shape, same in shapes.items()
     )
     for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
-        shapes = [
-            _Shape((s,), *s, len(same), len(same) * _work(kind.representation, *_mkd(s)))
-            for s, same in by_shape.items()
-        ]
         protocol = next(iter(by_shape.values()))[0].protocol
-        merged = shapes
+        merged = [_Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
+            counts = {shape: len(same) for shape, same in by_shape.items()}
             steps = protocol.guessed_steps
-            merged, allowed = _merge(shapes, kind.representation, steps, allowed)
+            merged, allowed = _merge(counts, kind.representation, steps, allowed)
         for union in merged:
             mine = [run for part in union.parts for run in by_shape[part]]
             found.append(_bucket(mine, union, kind, devices))
@@ -228,11 +226,6 @@ def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
     return min(str(run.to_json()) for same in shapes.values() for run in same[:1])
 
 
-def _mkd(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    m, d, k = shape
-    return m, k, d
-
-
 def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any]) -> Bucket:
     # The longest first: what is left at the end is short.
     runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, r.seed, repr(r)))
@@ -240,7 +233,7 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
     of_one = _lane_bytes(kind.representation, m, k, d, ball)
-    work = _work(kind.representation, m, k, d)
+    work = _work(kind.representation, m, d, k)
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
@@ -299,54 +292,55 @@ def padding_share(buckets: Sequence[Bucket]) -> float:
     return 1 - sum(b.useful_work for b in buckets) / sum(b.padded_work for b in buckets)
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
+    """Some of the runs' shapes, and one that holds them all."""
+
     parts: tuple[tuple[int, int, int], ...]
     m: int
     d: int
     k: int
-    count: int
-    useful: float
-
-    def padded(self, representation: Representation) -> float:
-        return self.count * _work(representation, self.m, self.k, self.d)
-
-    def union(self, other: "_Shape") -> "_Shape":
-        return _Shape(
-            self.parts + other.parts,
-            max(self.m, other.m),
-            max(self.d, other.d),
-            max(self.k, other.k),
-            self.count + other.count,
-            self.useful + other.useful,
-        )
 
 
 def _merge(
-    shapes: list[_Shape], representation: Representation, steps: int, allowed: float
+    counts: Mapping[tuple[int, int, int], int],
+    representation: Representation,
+    steps: int,
+    allowed: float,
 ) -> tuple[list[_Shape], float]:
-    shapes = sorted(shapes, key=lambda s: s.parts)
-    while len(shapes) > 1:
-        added = {
-            (i, j): a.union(b).padded(representation)
-            - a.padded(representation)
-            - b.padded(representation)
-            for i, a in enumerate(shapes)
-            for j, b in enumerate(shapes[:i])
-        }
-        (i, j), cost = min(added.items(), key=lambda item: (item[1], item[0]))
-        if cost * steps > OPERATIONS_OF_NO_MATTER:
-            if cost > allowed or cost * steps > OPERATIONS_PER_COMPILATION:
+    """The shapes in as few groups as pay, and the padding that is still allowed after that."""
+    parts = [[shape] for shape in sorted(counts)]
+    sizes = np.array(sorted(counts))
+    number = np.array([counts[shape] for shape in sorted(counts)], float)
+    work = number * _work(representation, *sizes.T)
+
+    def added(i: Any, others: Any) -> Any:
+        """The padding of unions with group i; none with itself, nor with those that are gone."""
+        union = np.maximum(sizes[i], sizes[others])
+        more = (number[i] + number[others]) * _work(representation, *union.T)
+        cost = more - work[i] - work[others]
+        return np.where((number[i] > 0) & (number[others] > 0) & (others != i), cost, np.inf)
+
+    everyone = np.arange(len(parts))
+    cost = np.array([added(i, everyone) for i in everyone])
+    for _ in everyone[1:]:
+        i, j = sorted(divmod(int(cost.argmin()), len(parts)))
+        least = cost[i, j]
+        if least * steps > OPERATIONS_OF_NO_MATTER:
+            if least > allowed or least * steps > OPERATIONS_PER_COMPILATION:
                 break
-            allowed -= cost
-        union = shapes[i].union(shapes[j])
-        shapes = [s for n, s in enumerate(shapes) if n not in (i, j)] + [union]
-    return shapes, allowed
+            allowed -= least
+        parts[i] += parts[j]
+        sizes[i] = np.maximum(sizes[i], sizes[j])
+        number[i], number[j] = number[i] + number[j], 0
+        work[i] = number[i] * _work(representation, *sizes[i])
+        for changed in (i, j):
+            cost[changed] = cost[:, changed] = added(changed, everyone)
+    return [_Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]], allowed
 
 
-def _work(representation: Representation, m: int, k: int, d: int) -> float:
-    flops = step_flops(representation, m, k, d)
-    return flops + OPERATIONS_PER_ELEMENT * m * k
+def _work(representation: Representation, m: Any, d: Any, k: Any) -> Any:
+    """Operations of a step, of a size or of arrays of sizes."""
+    return step_flops(representation, m, k, d) + OPERATIONS_PER_ELEMENT * m * k
 
 
 def _lane_bytes(representation: Representation, m: int, k: int, d: int, ball: bool) -> int:

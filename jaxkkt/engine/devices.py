@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,18 @@ def alone() -> AbstractContextManager[Any]:
 def settings() -> dict[str, Any]:
     """JAX's settings in this thread that change numbers."""
     return {name: getattr(_CONFIG, name) for name in _SETTINGS}
+
+
+class Here(NamedTuple):
+    """Where and how this thread computes: what a compiled program is told by."""
+
+    device: jax.Device
+    settings: tuple[tuple[str, Any], ...]
+
+
+def here() -> Here:
+    """Of this thread."""
+    return Here(device(), tuple(settings().items()))
 
 
 @contextmanager

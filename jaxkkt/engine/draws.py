@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from jaxkkt.compiling import cheaper_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import device
+from jaxkkt.engine.devices import Here, here
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.measurements import Measurement
@@ -142,7 +142,7 @@ def draw_batch(
     Each has a row of words: `Sizes`, and the numbers of its specs. Rows whose slot is not below
     `slots` belong to no run. What the host draws raises as `draw` does.
     """
-    found = draw_program(drawing, rows.shape, slots, side_by_side, device())(rows)
+    found = draw_program(drawing, rows.shape, slots, side_by_side, here())(rows)
     m, d, k = drawing.shape
     start, data, valid = found
     if start is None:
@@ -160,7 +160,7 @@ def draw_program(
     rows: tuple[int, int],
     slots: int,
     side_by_side: bool,
-    here: jax.Device,
+    here: Here,
 ) -> Callable[..., tuple[Params | None, Dataset | None, Array]]:
     """The compiled program that draws what the device can."""
     m, d, k = drawing.shape
@@ -185,7 +185,7 @@ def draw_program(
         return over(one, (rows,), rows[:, 0] < slots, side_by_side)
 
     lowered: Any = jax.jit(draw_all).lower(jax.ShapeDtypeStruct(rows, np.int32))
-    return lowered.compile(compiler_options=cheaper_options(here.platform))
+    return lowered.compile(compiler_options=cheaper_options(here.device.platform))
 
 
 def _is_valid(data: Dataset, samples: Any) -> Array:

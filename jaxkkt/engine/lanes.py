@@ -292,7 +292,9 @@ class _Batch:
         """All slots by so many trips, a group until `enough` of its runs have ended."""
         limits = self._limits.get((chunk, enough))
         if limits is None:
-            limits = self._limits[chunk, enough] = jax.device_put(np.int32([chunk, enough]))
+            limits = self._limits[chunk, enough] = jax.device_put(
+                np.array([chunk, enough], np.int32)
+            )
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import device, out_of_memory
+from jaxkkt.engine.devices import Here, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
@@ -161,9 +161,12 @@ def _jobs(
                 beside = _beside(run, group, dim)
                 kind = _kind(run, group, beside)
                 of = run.data if kind.shared and jax.tree.leaves(beside) else None
-                job = jobs.setdefault((group.places, kind, of), (kind, [], [], []))
-                for known, new in zip(job[1:], (i, group, beside), strict=True):
-                    known.append(new)
+                _, mine, groups, given = jobs.setdefault(
+                    (group.places, kind, of), (kind, [], [], [])
+                )
+                mine.append(i)
+                groups.append(group)
+                given.append(beside)
         except Exception as error:
             raised[i] = error
     return [
@@ -237,7 +240,7 @@ def _compute(
     job: Job, runs: Sequence[Run], trained: Trained, side_by_side: bool
 ) -> list[list[Values]]:
     kind, count = job.kind, len(trained.params.v)
-    program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, device())
+    program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, here())
     rows = np.full((count, 1 + kind.measurements.words + kind.protocol.words), -1, np.int32)
     for row, i, group in zip(rows, job.runs, job.groups, strict=False):
         protocol = runs[i].protocol if "protocol" in group.needs else None
@@ -266,12 +269,12 @@ def compile_measurements(
     like = Trained(_network(k, d), _network(k, d), _points(m, d))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
     for job in _jobs([run], [measurements], d, {}):
-        measure_program(job.kind, Layout.of(stacked), count, side_by_side, device())
+        measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
 
 
 @once
 def measure_program(
-    kind: Kind, trained: Layout, count: int, side_by_side: bool, here: jax.Device
+    kind: Kind, trained: Layout, count: int, side_by_side: bool, here: Here
 ) -> tuple[Callable[..., Array], Layout]:
     """The compiled program that measures so many networks, and how to read what it returns."""
 
@@ -304,7 +307,7 @@ def measure_program(
     if not kind.shared:
         beside = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
     lowered: Any = jax.jit(measure_all).lower(rows, networks, beside)
-    return lowered.compile(compiler_options=quick_options(here.platform)), layout
+    return lowered.compile(compiler_options=quick_options(here.device.platform)), layout
 
 
 def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:

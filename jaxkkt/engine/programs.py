@@ -17,7 +17,7 @@ from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import device, settings, using
+from jaxkkt.engine.devices import Here, device, here, settings, using
 from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
 from jaxkkt.engine.measuring import Trained, compile_measurements, measure_program
 from jaxkkt.engine.once import once
@@ -139,15 +139,15 @@ def compile_bucket(bucket: Bucket) -> Programs:
     Draws and measurements are compiled beside, in a thread of their own. What raises there raises
     again where it is the turn of its run.
     """
-    here, place = settings(), device()
+    mode, place = settings(), device()
     rows = Rows.of(bucket)
     shape = bucket.turn, rows.words
 
     def beside() -> None:
-        with using(here, place):
+        with using(mode, place):
             for drawing in set(rows.drawings.values()):
                 with suppress(Exception):
-                    draw_program(drawing, shape, bucket.slots, bucket.side_by_side, place)
+                    draw_program(drawing, shape, bucket.slots, bucket.side_by_side, here())
             for run, some in bucket.measured():
                 with suppress(Exception):
                     compile_measurements(
@@ -163,22 +163,21 @@ def compile_bucket(bucket: Bucket) -> Programs:
 
 def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
     shape = replace(bucket, runs=())
-    here = tuple(settings().items()), device()
-    return Programs(rows, *training_programs(shape, bucket.pauses, rows.how, rows.room, here))
+    return Programs(rows, *training_programs(shape, bucket.pauses, rows.how, rows.room, here()))
 
 
 @once
 def training_programs(
-    bucket: Bucket, pauses: bool, how: Layout, room: int, here: tuple[Any, jax.Device]
+    bucket: Bucket, pauses: bool, how: Layout, room: int, here: Here
 ) -> tuple[Any, ...]:
     """What trains in a bucket of this shape, whatever its runs are."""
     rows = Rows(how, room, {})
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
-    drawn = Drawn(
+    drawn: Any = Drawn(
         Params(_shape(turn, k, d), _shape(turn, k), _shape(turn, k)),
         Dataset(_shape(turn, m, d), _shape(turn, m)),
-        jax.ShapeDtypeStruct((turn,), bool),
+        jax.ShapeDtypeStruct((turn,), bool),  # type: ignore[arg-type]
     )
     words = jax.ShapeDtypeStruct((turn, rows.words), np.int32)
     places = jax.ShapeDtypeStruct((turn,), np.int32)
@@ -190,7 +189,7 @@ def training_programs(
     whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, _float())
     report = Layout.of(Report(*whole, np.int32(0)))
     ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1:])
-    quick = quick_options(device().platform)
+    quick = quick_options(here.device.platform)
 
     def compiled(
         function: Callable[..., Any], *args: Any, often: bool = False, **fixed: Any
