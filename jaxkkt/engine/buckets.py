@@ -16,8 +16,9 @@ import numpy as np
 from jaxkkt.engine.devices import cores
 from jaxkkt.measurements import Measurement
 from jaxkkt.representations import Representation, step_flops
-from jaxkkt.runs.run import Run
+from jaxkkt.runs.run import Run, order_of
 from jaxkkt.specs.data import round_up
+from jaxkkt.specs.same import by_identity
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).
@@ -36,7 +37,7 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # operations.
 OPERATIONS_PER_TRIP = 5e6
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
-LANES_OF_A_CORE = ((1024, 32), (4096, 16))
+LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
 # and no more than a share of all.
 SECONDS_OF_A_TURN = 0.1
@@ -47,7 +48,7 @@ PORTIONS = 16
 # Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
 # long: buckets of few runs share programs of round sizes, others have their own.
 SECONDS_PER_ELEMENT = 1.5e-7
-SECONDS_PER_PROGRAM = 5.0
+SECONDS_PER_PROGRAM = 2.0
 # Lanes wait for the slowest of them about this share of a run at a bucket's end.
 WAIT_AT_END = 0.15
 
@@ -208,17 +209,22 @@ def _kind(run: Run) -> _Kind:
     m, d = run.samples, run.d
     curve = None if run.curve is None else (run.curve.dimension, len(run.curve.moments))
     return _Kind(
-        jax.tree.structure(run.protocol),
+        structure_of(run.protocol),
         run.protocol.representation_for(m, d),
         run.protocol.full_batch(m),
         curve,
     )
 
 
+@by_identity
+def structure_of(spec: Any) -> Any:
+    return jax.tree.structure(spec)
+
+
 def _measured_alike(run: Run) -> Any:
-    curve = None if run.curve is None else jax.tree.structure(run.curve.measure)
+    curve = None if run.curve is None else structure_of(run.curve.measure)
     data = type(run.data), run.data.label
-    return jax.tree.structure(run.measure), curve, data
+    return structure_of(run.measure), curve, data
 
 
 def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
@@ -228,7 +234,7 @@ def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
 
 def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any]) -> Bucket:
     # The longest first: what is left at the end is short.
-    runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, r.seed, repr(r)))
+    runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, *order_of(r)))
     m, d, k = tight = shape.m, shape.d, shape.k
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None

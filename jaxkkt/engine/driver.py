@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import xarray as xr
 
 from jaxkkt.engine import results
-from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams
+from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams, structure_of
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
@@ -28,7 +28,7 @@ from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.runs.run import Run, fields_of, unique
+from jaxkkt.runs.run import Run, unique, values_of
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
 from jaxkkt.training import SUCCEEDED, Status
@@ -103,7 +103,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     """
     used = devices()
     buckets = plan(unique(list(runs)), used)
-    for run in {jax.tree.structure(r.measure): r for b in buckets for r in b.runs}.values():
+    for run in {structure_of(r.measure): r for b in buckets for r in b.runs}.values():
         names_of(run, run.measure)
         if run.curve is not None:
             names_of(run, run.curve.measure)
@@ -224,9 +224,10 @@ def sweep(
         log.warning(failures)
     if stored is None:
         return results.to_dataset([rows[run] for run in mine], settings)
+    table = stored.table()
     if len(rows) == before and part == WHOLE:
-        stored.refresh_results()
-    return stored.table()
+        stored.refresh_results(table)
+    return table
 
 
 def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.Dataset:
@@ -322,10 +323,5 @@ def _share(
 def _settings(planned: Plan, runs: Sequence[Run]) -> Mapping[str, Any]:
     """What a table says of how its rows were computed."""
     lanes = {b.computed_as: b.lanes for b in planned.buckets}
-    columns = fields_of(list(runs))[0]
-    values: dict[str, dict[Any, None]] = {}
-    for row in columns:
-        for name, value in row.items():
-            values.setdefault(name, {})[value] = None
-    fields = {name: list(some) for name, some in values.items()}
+    fields = values_of(runs)
     return {**environment(), "fields": fields, "lanes": lanes}

@@ -1,11 +1,11 @@
 """Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import h5netcdf
 import numpy as np
@@ -42,6 +42,8 @@ _ENGINE_ATTRIBUTES = {
     },
 }
 # Dimensions that a table always has, and the order of the others.
+T = TypeVar("T")
+
 _FIRST = ("d", "alpha", "samples", "width", "seed")
 
 
@@ -61,7 +63,9 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     """
     entries, environments = _environments(entries)
     columns = [entry.columns for entry in entries]
-    about = {name: some for entry in entries for name, some in entry.columns_about.items()}
+    about: dict[str, Mapping[str, str]] = {}
+    for some_about in _once(entry.columns_about for entry in entries):
+        about.update(some_about)
     names = dict.fromkeys(name for row in columns for name in row)
     counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
     values = {name: _filled([row.get(name) for row in columns]) for name in names}
@@ -70,7 +74,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
         del values["samples"]
     else:
         values.pop("alpha", None)
-    varies = {name: len(set(map(_key, some))) > 1 for name, some in values.items()}
+    varies = {name: _varies(some) for name, some in values.items()}
     always = ("d", counted, "width", "seed")
     dims = [name for name in _FIRST if name in always]
     more = [name for name in values if varies[name] and name not in dims]
@@ -101,9 +105,10 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
     described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
     own: dict[str, Mapping[str, Sequence[Any]]] = {}
-    for entry in entries:
-        described.update(entry.variables)
-        own.update(entry.axes)
+    for variables in _once(entry.variables for entry in entries):
+        described.update(variables)
+    for axes_of_some in _once(entry.axes for entry in entries):
+        own.update(axes_of_some)
     moments = _moments(entries)
     data = _variables(entries, where, shape, dims, own, next(iter(moments), None))
     for name, (over, array, _) in data.items():
@@ -162,9 +167,14 @@ def _variables(
                     whole[place] = values[name]
             found[name] = (tuple(dims), whole, {})
             continue
-        arrays = {
-            place: np.asarray(values[name], float) for place, values in placed if name in values
-        }
+        there = [(place, values[name]) for place, values in placed if name in values]
+        if all(isinstance(value, float | int) for _, value in there):
+            whole = np.full(shape, np.nan)
+            index = tuple(np.array([place for place, _ in there]).T)
+            whole[index] = [value for _, value in there]
+            found[name] = (tuple(dims), whole, {})
+            continue
+        arrays = {place: np.asarray(value, float) for place, value in there}
         rank = {array.ndim for array in arrays.values()}
         if len(rank) > 1:
             raise ValueError(
@@ -185,13 +195,24 @@ def _variables(
 def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:
     """Where rows were computed in several environments: each with its own as a value, by its place
     in the attribute that lists them."""
-    texts = {id(entry.settings): json.dumps(entry.settings, sort_keys=True) for entry in entries}
+    settings = {id(entry.settings): entry.settings for entry in entries}
+    texts = {key: json.dumps(some, sort_keys=True) for key, some in settings.items()}
     found = sorted(set(texts.values()))
     if len(found) == 1:
         return entries, {}
     places = {key: found.index(text) for key, text in texts.items()}
     told = [e._replace(values={**e.values, "environment": places[id(e.settings)]}) for e in entries]
     return told, {"environments": json.dumps([json.loads(text) for text in found], indent=1)}
+
+
+def _once(items: Iterable[T]) -> Iterable[T]:
+    """Each object once: thousands of rows share a few."""
+    return {id(item): item for item in items}.values()
+
+
+def _varies(values: list[Any]) -> bool:
+    """Whether a column has more than one value."""
+    return values.count(values[0]) < len(values) and len(set(map(_key, values))) > 1
 
 
 def _moments(entries: Sequence[Entry]) -> dict[str, Any]:

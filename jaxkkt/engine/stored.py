@@ -21,7 +21,7 @@ from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.records import Known, entries_in, entries_of, has_spec, known, record_of
 from jaxkkt.files import write_whole
 from jaxkkt.networks import Params
-from jaxkkt.runs.run import Run, fields_of
+from jaxkkt.runs.run import Run, values_of
 from jaxkkt.store import Store, differences
 from jaxkkt.store.lock import WHOLE, only_writer
 from jaxkkt.store.store import plain
@@ -177,13 +177,13 @@ class Stored:
         ]
         return results.dataset(entries, self._told)
 
-    def refresh_results(self) -> None:
+    def refresh_results(self, table: xr.Dataset) -> None:
         """Writes the results file of a store that had all rows, where it has another one.
 
         One that cannot be written is left as it is, with a warning.
         """
         path = self._store.folder / RESULTS
-        content = results.as_bytes(self.table())
+        content = results.as_bytes(table)
         try:
             if path.exists() and path.read_bytes() == content:
                 return
@@ -210,7 +210,7 @@ class Stored:
         specs = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
         there = _by_column([specs[spec] for spec in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
-        now = _by_column(fields_of(runs)[0])
+        now = values_of(runs)
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         raise ValueError(
             f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "

@@ -106,6 +106,13 @@ class Run(Spec):
     def sizes(self) -> dict[str, int]:
         return {"samples": self.samples, "d": self.d, "width": self.width}
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((*self._apart_from_seed, self.seed))
+
     @property
     def _apart_from_seed(self) -> tuple[Any, ...]:
         """All of its fields but the seed: runs of one grid share them."""
@@ -235,6 +242,19 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
     ], known
 
 
+def values_of(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Every value that a column of these runs has, in the order in which they come."""
+    kinds: dict[tuple[int, ...], Run] = {}
+    for run in runs:
+        kinds.setdefault(tuple(map(id, run._apart_from_seed)), run)
+    values: dict[str, dict[Any, None]] = {}
+    for row in fields_of(list(kinds.values()))[0]:
+        for name, value in row.items():
+            values.setdefault(name, {})[value] = None
+    values["seed"] = dict.fromkeys(run.seed for run in runs)
+    return {name: list(some) for name, some in values.items()}
+
+
 def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
     """Labels of the specs in `columns`, by id: those of different kinds told apart."""
     kinds: dict[str, dict[Any, list[Spec]]] = {}
@@ -289,6 +309,16 @@ def unique(runs: Sequence[Run]) -> list[Run]:
     if not runs:
         raise ValueError("there are no runs: the grid is empty")
     return list(dict.fromkeys(runs))
+
+
+def order_of(run: Run) -> tuple[Any, ...]:
+    """Sorts runs of one size, whatever order they come in."""
+    return run.seed, *map(_told, run._apart_from_seed)
+
+
+@by_identity
+def _told(value: Any) -> str:
+    return repr(value)
 
 
 @by_identity

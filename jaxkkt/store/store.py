@@ -83,7 +83,9 @@ class Store:
         self._refuse_old()
         wanted, same = set(names), plain(settings)
         mine = [record for record in self.records() if record.name in wanted]
-        others = [record for record in mine if record.segment.about["settings"] != same]
+        segments = {id(record.segment): record.segment for record in mine}
+        ours = {key for key, segment in segments.items() if segment.about["settings"] == same}
+        others = [record for record in mine if id(record.segment) not in ours]
         if others and not mix:
             differing = differences(others[0].segment.about["settings"], same)
             raise ValueError(
@@ -93,7 +95,7 @@ class Store:
                 + "\n  ".join(differing)
             )
         found: dict[str, list[Record]] = {}
-        for record in sorted(mine, key=lambda r: r.segment.about["settings"] == same):
+        for record in sorted(mine, key=lambda r: id(r.segment) in ours):
             found.setdefault(record.name, []).append(record)
         return found
 
