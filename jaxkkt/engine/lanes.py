@@ -19,9 +19,10 @@ from jaxkkt.engine.checkpoints import (
     UnderWay,
     numbers_in,
 )
-from jaxkkt.engine.devices import out_of_memory
+from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
 from jaxkkt.engine.measuring import CURVE, Alone, measure_batch
+from jaxkkt.engine.packing import sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
@@ -214,7 +215,6 @@ class _Batch:
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
         self._slots: list[_Occupant | None] = [None] * bucket.slots
         self._arrays: Slot | None = None
-        self._limits: dict[tuple[int, int], Any] = {}
 
     @property
     def runs(self) -> list[Run]:
@@ -290,11 +290,7 @@ class _Batch:
 
     def advance(self, chunk: int, enough: int) -> Report:
         """All slots by so many trips, a group until `enough` of its runs have ended."""
-        limits = self._limits.get((chunk, enough))
-        if limits is None:
-            limits = self._limits[chunk, enough] = jax.device_put(
-                np.array([chunk, enough], np.int32)
-            )
+        limits = sent_once(np.array([chunk, enough], np.int32), device())
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Int
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import Here, here, out_of_memory
+from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.packing import Layout, numbers, sent_once
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -249,7 +249,8 @@ def _compute(
     if not kind.shared:
         short = count - len(job.runs)
         beside = jax.tree.map(lambda a: np.pad(a, [(0, short)] + [(0, 0)] * (a.ndim - 1)), beside)
-    words = np.asarray(program(rows, trained, beside))[: len(job.runs)]
+    sent = sent_once(rows, device())
+    words = np.asarray(program(sent, trained, beside))[: len(job.runs)]
     columns = jax.tree.map(np.ndarray.tolist, layout.unpacked(words))
     return [
         [{name: column[r] for name, column in some.items()} for some in columns]

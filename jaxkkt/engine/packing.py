@@ -1,5 +1,6 @@
 """Numbers packed into one array: many small ones cross between host and device in one transfer."""
 
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,6 +21,16 @@ def number(leaf: Any) -> np.ndarray:
 def numbers(tree: Any) -> Any:
     """The numbers of specs as such arrays."""
     return jax.tree.map(number, tree)
+
+
+def sent_once(words: np.ndarray, place: jax.Device) -> Array:
+    """Words on a device that are sent again and again: the same ones cross once."""
+    return _sent(words.tobytes(), words.shape, place)
+
+
+@lru_cache(maxsize=256)
+def _sent(words: bytes, shape: tuple[int, ...], place: jax.Device) -> Array:
+    return jax.device_put(np.frombuffer(words, np.int32).reshape(shape), place)
 
 
 class Layout(NamedTuple):

@@ -1,0 +1,308 @@
+"""What a run costs beside its training: large sweeps of small networks.
+
+`python -m benchmarks.throughput` writes results/throughput.json and prints a table for each part:
+
+- sweeps of one shape, in turns with the same training alone: all streams, compilation apart, and
+  what drawing, placing, stepping, taking out and measuring take of one thread;
+- many runs into a store: seconds, the last thousand over the first, memory, opening it again;
+- an accelerator's plan of 64 lanes, run here: dispatches and transfers a run;
+- a random search: buckets, programs, padding, the time of the plan.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxkkt as jk
+from benchmarks import timing
+from jaxkkt.engine import draws, lanes, measuring
+from jaxkkt.engine.buckets import Bucket, padding_share, plan
+from jaxkkt.engine.devices import alone
+from jaxkkt.engine.lanes import Tally, run_bucket
+from jaxkkt.engine.programs import Programs, compile_bucket
+from jaxkkt.engine.stored import Stored
+
+# d, samples, width, and how many runs a sweep of them has.
+SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))
+STAGES = ("draw", "place", "advance", "decode", "measure")
+EVER = np.iinfo(np.int32).max
+
+
+def runs_of(d: int, samples: int, width: int, count: int) -> list[jk.Run]:
+    return jk.grid(d=d, samples=samples, width=width, seed=range(count))
+
+
+def train_alone(bucket: Bucket, programs: Programs, count: int) -> float:
+    """Seconds in which `count` streams train all runs of a bucket, from first to last step.
+
+    Drawing and placing come before the clock starts; nothing is measured.
+    """
+    groups = [bucket.runs[i : i + bucket.slots] for i in range(0, len(bucket.runs), bucket.slots)]
+    waiting = deque([_placed(bucket, programs, group) for group in groups])
+    limits = jax.device_put(np.array([EVER, bucket.lanes], np.int32))
+
+    def stream() -> None:
+        while True:
+            try:
+                batch = waiting.popleft()
+            except IndexError:
+                return
+            jax.block_until_ready(programs.advance(batch, limits)[1])
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(count) as pool:
+        for future in [pool.submit(stream) for _ in range(count)]:
+            future.result()
+    return time.perf_counter() - started
+
+
+def _placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
+    batch = programs.idle()
+    for i in range(0, len(runs), bucket.turn):
+        mine = runs[i : i + bucket.turn]
+        rows = programs.rows.of_none(bucket)
+        for row, (slot, run) in zip(rows, enumerate(mine, i), strict=False):
+            row[:] = programs.rows.packed(run, slot)
+        words = jax.device_put(rows)
+        drawing = programs.rows.drawing(mine[0])
+        drawn = draws.draw_batch(drawing, words, mine, bucket.slots, bucket.side_by_side)
+        batch = programs.place(batch, words, drawn)
+    return jax.block_until_ready(batch)
+
+
+def shapes(repeats: int, scale: float = 1.0) -> list[dict[str, Any]]:
+    """Each shape's sweep in turns with the same training alone."""
+    rows = []
+    for *size, count in SHAPES:
+        runs = runs_of(*size, max(4, round(scale * count)))
+        planned = jk.plan_sweep(runs)
+        (bucket,) = planned.buckets
+        programs = compile_bucket(bucket)
+        jk.sweep(runs, progress=False)
+        with alone():
+            train_alone(bucket, programs, planned.streams)
+            pairs = []
+            for _ in range(repeats):
+                started = time.perf_counter()
+                jk.sweep(runs, progress=False)
+                whole = time.perf_counter() - started
+                pairs.append((whole, train_alone(bucket, programs, planned.streams)))
+        each = 1e3 / len(runs)
+        rows.append(
+            {
+                "d, m, k": ", ".join(map(str, size)),
+                "runs": len(runs),
+                "lanes": bucket.lanes,
+                "sweep, ms a run": each * median(whole for whole, _ in pairs),
+                "training alone": each * median(train for _, train in pairs),
+                "ratio": median(whole / train for whole, train in pairs),
+                **{name: each * seconds for name, seconds in stages(bucket, programs).items()},
+                "raw": pairs,
+            }
+        )
+    return rows
+
+
+def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
+    """Seconds that one thread takes for each part of all runs of a bucket."""
+    spent = Counter[str]()
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            started = time.perf_counter()
+            result = jax.block_until_ready(function(*args))
+            spent[name] += time.perf_counter() - started
+            return result
+
+        return call
+
+    found = {name: timed(name, getattr(programs, name)) for name in ("place", "advance", "decode")}
+    with _replaced(
+        (lanes, "draw_batch", timed("draw", lanes.draw_batch)),
+        (lanes, "measure_batch", timed("measure", lanes.measure_batch)),
+    ):
+        started = time.perf_counter()
+        list(run_bucket(bucket, deque(bucket.runs), programs._replace(**found), Tally()))
+        whole = time.perf_counter() - started
+    return {**{name: spent[name] for name in STAGES}, "else": whole - sum(spent.values())}
+
+
+@contextmanager
+def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    for change in changes:
+        setattr(*change)
+    try:
+        yield
+    finally:
+        for old in before:
+            setattr(*old)
+
+
+def large(count: int) -> dict[str, Any]:
+    """So many runs of the smallest shape into a store, and the store opened again."""
+    d, samples, width, _ = SHAPES[0]
+    runs = runs_of(d, samples, width, count)
+    jk.sweep(runs, progress=False) if count <= 2000 else jk.sweep(runs[:2000], progress=False)
+    landed, add, done = [], Stored.add, threading.Event()
+
+    def look(self: Stored, rows: Sequence[Any]) -> None:
+        add(self, rows)
+        landed.extend([time.perf_counter()] * len(rows))
+
+    memory = [_memory()]
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            memory.append(_memory())
+
+    watcher = threading.Thread(target=watch)
+    with tempfile.TemporaryDirectory() as folder, _replaced((Stored, "add", look)):
+        watcher.start()
+        started = time.perf_counter()
+        jk.sweep(runs, store=folder, progress=False)
+        whole = time.perf_counter() - started
+        done.set()
+        watcher.join()
+        started = time.perf_counter()
+        jk.sweep(runs, store=folder, progress=False)
+        again = time.perf_counter() - started
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    step = count // 20
+    first, last = landed[2 * step] - landed[step], landed[-1] - landed[-step]
+    return {
+        "runs": count,
+        "seconds": whole,
+        "ms a run": 1e3 * whole / count,
+        f"last {step} over first {step}": last / first,
+        "memory above its start, MB": max(memory) - memory[0],
+        "opened again, s": again,
+        "bytes a run": size / count,
+    }
+
+
+def _memory() -> float:
+    """Resident memory of this process in MB; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
+    """Dispatches and transfers a run of an accelerator's plan, counted on this device."""
+    runs = runs_of(*SHAPES[0][:3], count)
+    gpu = SimpleNamespace(platform="gpu", memory_stats=lambda: None)
+    (bucket,) = plan(runs, [gpu])
+    bucket = bucket.with_lanes(lanes_)
+    programs = compile_bucket(bucket)
+    counts = Counter[str]()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Its calls, the arrays that come from the host, and those that it gives to be read."""
+
+        def call(*args: Any) -> Any:
+            counts["dispatches"] += 1
+            counts["transfers"] += sum(isinstance(a, np.ndarray) for a in jax.tree.leaves(args))
+            return function(*args)
+
+        return call
+
+    def put(array: Any) -> Any:
+        counts["transfers"] += 1
+        return device_put(array)
+
+    def read(array: Any, *rest: Any) -> Any:
+        counts["transfers"] += isinstance(array, jax.Array)
+        return asarray(array, *rest)
+
+    draw_program, measure_program = draws.draw_program, measuring.measure_program
+    device_put, asarray = jax.device_put, np.asarray
+    counting = programs._replace(
+        place=counted(programs.place),
+        advance=counted(programs.advance),
+        decode=counted(programs.decode),
+    )
+
+    def counted_measures(*args: Any) -> Any:
+        program, layout = measure_program(*args)
+        return counted(program), layout
+
+    with _replaced(
+        (draws, "draw_program", lambda *args: counted(draw_program(*args))),
+        (measuring, "measure_program", counted_measures),
+        (jax, "device_put", put),
+        (np, "asarray", read),
+    ):
+        tally = Tally()
+        rows = list(run_bucket(bucket, deque(bucket.runs), counting, tally))
+    assert len(rows) == count
+    return {
+        "runs": count,
+        "lanes": bucket.lanes,
+        **{f"{name} a run": counts[name] / count for name in ("dispatches", "transfers")},
+        "useful lane-steps": tally.useful_share(),
+    }
+
+
+def random_search(count: int, seed: int = 0) -> dict[str, Any]:
+    """A plan for runs of as many shapes: d, sample exponent and width at random."""
+    rng = np.random.default_rng(seed)
+    found: dict[tuple[int, int, int], jk.Run] = {}
+    while len(found) < count:
+        d, width = int(rng.integers(10, 100)), int(rng.integers(50, 500))
+        samples = max(2, round(d ** rng.uniform(0.3, 1.2)))
+        (run,) = jk.grid(d=d, samples=samples, width=width, seed=0)
+        found.setdefault((d, samples, width), run)
+    started = time.perf_counter()
+    planned = jk.plan_sweep(list(found.values()))
+    seconds = time.perf_counter() - started
+    buckets = planned.buckets
+    shared = {(b.drawn_at, b.turn) for b in buckets}, {(b.measured_at, b.turn) for b in buckets}
+    return {
+        "shapes": count,
+        "plan, s": seconds,
+        "buckets": len(buckets),
+        "programs": 3 * len(buckets) + sum(map(len, shared)),
+        "padding": padding_share(buckets),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="turns of every contestant (5)")
+    parser.add_argument("--runs", type=int, default=20_000, help="runs into a store (20000)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of each shape's runs (1)")
+    parser.add_argument("--out", type=Path, default=timing.RESULTS, help="folder of the JSON")
+    options = parser.parse_args(arguments)
+    record: dict[str, Any] = {"shapes": shapes(options.repeats, options.scale)}
+    visible = [{k: v for k, v in row.items() if k != "raw"} for row in record["shapes"]]
+    print(timing.markdown(visible), flush=True)
+    for name, part in (
+        ("store", lambda: large(options.runs)),
+        ("accelerator", lambda: accelerator(min(options.runs, 2000))),
+        ("search", lambda: random_search(min(options.runs, 1000))),
+    ):
+        record[name] = part()
+        print(f"\n{name}\n\n{timing.markdown([record[name]])}", flush=True)
+    print("\nwrote", timing.write("throughput", record, options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
