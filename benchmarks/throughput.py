@@ -88,7 +88,8 @@ def shapes(repeats: int, scale: float = 1.0) -> list[dict[str, Any]]:
     """Each shape's sweep in turns with the same training alone."""
     rows = []
     for *size, count in SHAPES:
-        runs = runs_of(*size, max(4, round(scale * count)))
+        d, samples, width = size
+        runs = runs_of(d, samples, width, max(4, round(scale * count)))
         planned = jk.plan_sweep(runs)
         (bucket,) = planned.buckets
         programs = compile_bucket(bucket)
@@ -119,7 +120,7 @@ def shapes(repeats: int, scale: float = 1.0) -> list[dict[str, Any]]:
 
 def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
     """Seconds that one thread takes for each part of all runs of a bucket."""
-    spent = Counter[str]()
+    spent: dict[str, float] = dict.fromkeys(STAGES, 0.0)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -130,15 +131,19 @@ def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
 
         return call
 
-    found = {name: timed(name, getattr(programs, name)) for name in ("place", "advance", "decode")}
+    timing_ = programs._replace(
+        place=timed("place", programs.place),
+        advance=timed("advance", programs.advance),
+        decode=timed("decode", programs.decode),
+    )
     with _replaced(
         (lanes, "draw_batch", timed("draw", lanes.draw_batch)),
         (lanes, "measure_batch", timed("measure", lanes.measure_batch)),
     ):
         started = time.perf_counter()
-        list(run_bucket(bucket, deque(bucket.runs), programs._replace(**found), Tally()))
+        list(run_bucket(bucket, deque(bucket.runs), timing_, Tally()))
         whole = time.perf_counter() - started
-    return {**{name: spent[name] for name in STAGES}, "else": whole - sum(spent.values())}
+    return {**spent, "else": whole - sum(spent.values())}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from jaxkkt import (
     training,
 )
 from jaxkkt._version import __version__
+from jaxkkt.caching import keep_programs
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import (
     Workers,
@@ -84,6 +85,7 @@ __all__ = [
     "held_out",
     "images",
     "initializations",
+    "keep_programs",
     "kkt",
     "landed",
     "lazy",

@@ -90,7 +90,8 @@ def step_flops(representation: Representation, samples: Any, dim: Any, width: An
     """
     if representation == "gram":
         return 2 * samples * samples * width
-    coordinates = np.minimum(samples, dim) if representation == "span" else dim
+    least = min if isinstance(samples, int) else np.minimum
+    coordinates = least(samples, dim) if representation == "span" else dim
     return 4 * samples * width * coordinates
 
 

@@ -12,17 +12,19 @@ def over(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     wanted: Bool[Array, " n"],
-    side_by_side: bool,
+    side_by_side: bool | int,
 ) -> Any:
     """Traced: the function of each of n arguments, stacked along a leading axis; of those that are
     not `wanted` anything.
 
-    `side_by_side` computes all at once, as accelerators like it. Else one after the other, and of
-    the unwanted nothing: a core's cache holds one, a search ends with its own last trip, and bits
-    are those of one alone, wherever it stands.
+    `side_by_side` computes all at once, as accelerators like it, or so many. Else one after the
+    other, and of the unwanted nothing: a core's cache holds one, a search ends with its own last
+    trip, and bits are those of one alone, wherever it stands.
     """
-    if side_by_side:
+    if side_by_side is True:
         return jax.vmap(function)(*arguments)
+    if side_by_side:
+        return jax.lax.map(lambda some: function(*some), arguments, batch_size=side_by_side)
     like = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], arguments))
 
     def nothing(_: Any) -> Any:

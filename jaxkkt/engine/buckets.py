@@ -239,7 +239,7 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
     of_one = _lane_bytes(kind.representation, m, k, d, ball)
-    work = _work(kind.representation, m, d, k)
+    work = float(_work(kind.representation, m, d, k))
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)

@@ -173,8 +173,11 @@ def run_bucket(
 def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -> Iterator[Row]:
     bucket = batch.bucket
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
+    # Runs that could not be drawn are told after others that end: of the first few rows not all
+    # are errors then, unless all runs are.
+    undrawn: list[Row] = []
     while not (stop and stop.is_set()):
-        yield from batch.take_in(queue)
+        undrawn += batch.take_in(queue)
         occupied = batch.occupied
         if not occupied:
             break
@@ -195,11 +198,17 @@ def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -
         shares = np.minimum(told.steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         ended = [i for i in occupied if told.status[i] != Status.RUNNING]
+        if running and all(told.status[i] == Status.RAISED for i in ended):
+            ended = []  # told beside others that end
         for i in range(0, len(ended), bucket.turn):
             for row, steps in batch.take_out(ended[i : i + bucket.turn], told.status):
                 tally.useful_steps += steps
                 yield row
+        if ended:
+            yield from undrawn
+            undrawn.clear()
         batch.save_if_due()
+    yield from undrawn
     if stop and stop.is_set():
         batch.save(SECONDS_WORTH_SAVING)
     tally.rest()
@@ -297,11 +306,7 @@ class _Batch:
     def take_out(self, slots: Sequence[int], status: Any) -> Iterator[tuple[Row, int]]:
         """Measures the runs in these slots; the rows of those that have ended, and their steps."""
         undrawn = [i for i in slots if status[i] == Status.RAISED]
-        for i in undrawn:
-            run, self._slots[i] = self._at(i).run, None
-            yield self._undrawn(run), 1
         paused = [i for i in slots if status[i] == Status.PAUSED]
-        yield from self._go_on(self._measured(paused, _on_its_way))
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
         for i, one, trained, ending, found in self._measured(at_the_end, _at_its_end):
             self._slots[i] = None
@@ -313,6 +318,10 @@ class _Batch:
             except Exception as error:
                 row = raised(one.run, error)
             yield row, int(ending["steps"]) + 1
+        yield from self._go_on(self._measured(paused, _on_its_way))
+        for i in undrawn:
+            run, self._slots[i] = self._at(i).run, None
+            yield self._undrawn(run), 1
 
     def _measured(
         self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]

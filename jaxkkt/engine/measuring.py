@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
+from jaxkkt.engine.buckets import lane_bytes
 from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
@@ -277,7 +278,10 @@ def compile_measurements(
 def measure_program(
     kind: Kind, trained: Layout, count: int, side_by_side: bool, here: Here
 ) -> tuple[Callable[..., Array], Layout]:
-    """The compiled program that measures so many networks, and how to read what it returns."""
+    """The compiled program that measures so many networks, and how to read what it returns.
+
+    Side by side as many as the device's memory holds: all, or half of them at a time, and so on.
+    """
 
     def one(words: Int[Array, " w"], given: Trained, beside: Beside) -> list[Values]:
         numbers_of_it = kind.measurements.words
@@ -291,13 +295,15 @@ def measure_program(
     def packed(words: Int[Array, " w"], given: Trained, beside: Beside) -> Array:
         return layout.pack(one(words, given, beside))
 
-    def measure_all(rows: Int[Array, "n w"], trained: Trained, beside: Beside) -> Array:
+    def measure_all(
+        rows: Int[Array, "n w"], trained: Trained, beside: Beside, at_once: bool | int
+    ) -> Array:
         places = jnp.maximum(rows[:, 0], 0)
         mine = jax.tree.map(lambda a: a[places], trained)
         wanted, words = rows[:, 0] >= 0, rows[:, 1:]
         if kind.shared:
-            return over(partial(packed, beside=beside), (words, mine), wanted, side_by_side)
-        return over(packed, (words, mine, beside), wanted, side_by_side)
+            return over(partial(packed, beside=beside), (words, mine), wanted, at_once)
+        return over(packed, (words, mine, beside), wanted, at_once)
 
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
@@ -307,8 +313,17 @@ def measure_program(
     layout = Layout.of(jax.eval_shape(one, row, first, beside))
     if not kind.shared:
         beside = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
-    lowered: Any = jax.jit(measure_all).lower(rows, networks, beside)
-    return lowered.compile(compiler_options=quick_options(here.device.platform)), layout
+    at_once: bool | int = side_by_side
+    while True:
+        traced = jax.jit(partial(measure_all, at_once=at_once))
+        compiled: Any = traced.lower(rows, networks, beside).compile(
+            compiler_options=quick_options(here.device.platform)
+        )
+        needed = compiled.memory_analysis().temp_size_in_bytes if at_once else 0
+        many = count if at_once is True else at_once
+        if needed <= lane_bytes(here.device) or many == 1:
+            return compiled, layout
+        at_once = -(-many // 2)
 
 
 def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:

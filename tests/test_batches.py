@@ -1,0 +1,229 @@
+"""Runs in batches: numbers as words, draws on the device, slots and lanes that change no bits."""
+
+from collections import deque
+from dataclasses import replace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import sweep
+
+import jaxkkt as jk
+from jaxkkt.engine import draws, lanes, measuring
+from jaxkkt.engine.batches import over
+from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
+from jaxkkt.engine.lanes import Tally, run_bucket
+from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.specs.same import by_identity
+
+SHAPES = ((7, 9, 21), (16, 16, 32), (256, 256, 256))
+KINDS = (jk.data.Sphere, jk.data.UnitSphere, jk.data.Gaussian)
+
+
+class TestPacking:
+    TREE: ClassVar = {
+        "real": np.float32(-1.5e-30),
+        "whole": np.int32(-7),
+        "seed": np.uint32(2**32 - 1),
+        "truth": np.array([True, False]),
+        "nan": np.array([[np.nan, np.inf], [0.0, -0.0]], np.float32),
+    }
+
+    def test_there_and_back_on_both_sides(self):
+        layout = Layout.of(self.TREE)
+        words = layout.packed(self.TREE)
+        for found in (layout.unpacked(words), jax.jit(layout.unpack)(words)):
+            for name, value in self.TREE.items():
+                assert np.asarray(found[name]).dtype == value.dtype
+                np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(jax.jit(layout.pack)(self.TREE), words)
+
+    def test_doubles_and_stacks(self, float64):
+        tree = (np.float64(1 / 3), np.arange(3, dtype=np.int32))
+        layout = Layout.of(tree)
+        assert layout.words == 5
+        stacked = np.stack([layout.packed(tree)] * 4)
+        third, some = layout.unpacked(stacked)
+        assert third.tolist() == [1 / 3] * 4
+        assert some.shape == (4, 3)
+
+    def test_nothing_takes_no_words(self):
+        layout = Layout.of(numbers(jk.ReLU2(width=3).replace()))
+        assert layout.packed(numbers(jk.ReLU2(width=3))).shape == (layout.words,)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_the_wanted_are_computed(side_by_side):
+    wanted = jnp.array([True, False, True])
+    found = over(lambda x: {"twice": 2 * x}, (jnp.arange(3.0),), wanted, side_by_side)["twice"]
+    assert found[wanted].tolist() == [0, 4]
+
+
+class TestDraws:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_are_those_of_the_run_alone_at_any_shape_to_the_bit(self, kind):
+        run = jk.Run(
+            data=kind(d=9, samples=7),
+            initialization=jk.initializations.Torch(scale=0.3),
+            network=jk.ReLU2(width=21),
+            seed=5,
+        )
+        start, data = jk.draw(run)
+        for shape in SHAPES:
+            drawing = drawing_of(run, shape)
+            assert None not in drawing.specs
+            sizes = Sizes(*np.int32([1]), np.uint32(5), *np.int32([7, 9, 21]))
+            row = np.concatenate(
+                [SIZES.packed(sizes), drawing.packed(run.initialization, run.data)]
+            )
+            rows = np.stack([np.full_like(row, 99), row])
+            for side_by_side in (True, False):
+                found = draw_batch(drawing, jnp.asarray(rows), [run], 8, side_by_side)
+                assert found.valid[1]
+                np.testing.assert_array_equal(found.data.x[1, :7, :9], data.x)
+                np.testing.assert_array_equal(found.data.y[1, :7], data.y)
+                np.testing.assert_array_equal(found.start.w[1, :21, :9], start.w)
+                np.testing.assert_array_equal(found.start.b[1, :21], start.b)
+                np.testing.assert_array_equal(found.start.v[1, :21], start.v)
+
+    def test_kinds_of_one_size_are_drawn_by_the_device_at_that_size_alone(self):
+        (run,) = jk.grid(data=jk.data.Clusters(d=9, samples=12, clusters=2), width=5, seed=0)
+        assert None not in drawing_of(run, (12, 9, 5)).specs
+        assert drawing_of(run, (16, 16, 16)).specs[1] is None
+
+    def test_own_arrays_and_draws_that_cannot_be_traced_are_the_hosts(self):
+        class Odd(jk.data.Distribution):
+            def draw_training(self, seed):
+                x = np.random.default_rng(seed).normal(size=(self.samples, self.d))
+                return jk.Dataset(x.astype(np.float32), np.resize([1.0, -1.0], self.samples))
+
+        arrays = jk.data.Arrays(np.eye(3, dtype=np.float32), np.float32([1, -1, 1]))
+        for data in (arrays, Odd(d=3, samples=3)):
+            (run,) = jk.grid(data=data, width=5, seed=0)
+            start, points = drawing_of(run, (3, 3, 5)).specs
+            assert start is not None
+            assert points is None
+            table = sweep([run])
+            assert table.status.item() == jk.Status.CONVERGED
+
+    def test_what_cannot_be_trained_on_ends_with_the_reason(self):
+        def one_class(key, samples, dim):
+            y = jnp.where(jax.random.bits(key) % 2 == 0, 1.0, jnp.resize(jnp.array([1.0, -1.0]), 6))
+            return jax.random.normal(key, (samples, dim)), y
+
+        runs = jk.grid(data=one_class, d=4, samples=6, width=20, seed=range(8))
+        table = sweep(runs).squeeze()
+        refused = table.status.values == jk.Status.RAISED
+        assert 0 < refused.sum() < 8
+        assert all("both labels must occur" in str(e) for e in table.error.values[refused])
+
+
+@pytest.mark.slow
+class TestBits:
+    """A batch of other runs, slots or turns changes nothing."""
+
+    RUNS = jk.grid(d=8, samples=6, width=20, seed=range(9), measure=[jk.Flips(), jk.StepFlips()])
+
+    def rows(self, bucket):
+        programs = compile_bucket(bucket)
+        found = run_bucket(bucket, deque(bucket.runs), programs, Tally())
+        return {row.run: (row.values, row.network) for row in found}
+
+    def test_slots_of_a_cpu(self, one_lane):
+        (bucket,) = jk.plan_sweep(self.RUNS).buckets
+        assert (bucket.lanes, bucket.side_by_side) == (1, False)
+        one = self.rows(replace(bucket, slots=1))
+        assert self.rows(replace(bucket, slots=4)) == one
+
+    def test_groups_of_lanes(self):
+        (bucket,) = jk.plan_sweep(self.RUNS).buckets
+        one = self.rows(replace(bucket, lanes=2, slots=2))
+        assert self.rows(replace(bucket, lanes=2, slots=6)) == one
+
+    def test_turns_of_an_accelerator(self):
+        (bucket,) = jk.plan_sweep(self.RUNS).buckets
+        bucket = replace(bucket, side_by_side=True).with_lanes(4)
+        assert bucket.turn == 2
+        whole = self.rows(bucket)
+        assert len(whole) == 9
+        part = replace(bucket, runs=bucket.runs[4:7])
+        assert self.rows(part) == {run: whole[run] for run in part.runs}
+
+
+@pytest.mark.slow
+def test_measurements_take_turns_where_memory_is_short(monkeypatch):
+    (bucket,) = jk.plan_sweep(TestBits.RUNS).buckets
+    bucket = replace(bucket, side_by_side=True).with_lanes(8)
+    taken, lower = [], measuring.over
+
+    def noted(function, arguments, wanted, at_once):
+        taken.append(at_once)
+        return lower(function, arguments, wanted, at_once)
+
+    monkeypatch.setattr(measuring, "over", noted)
+    monkeypatch.setattr(measuring, "lane_bytes", lambda device: 1)
+    measuring.measure_program.cache_clear()
+    whole = TestBits().rows(bucket)
+    assert taken[:3] == [True, 2, 1]
+    measuring.measure_program.cache_clear()
+    monkeypatch.undo()
+    for run, (values, network) in TestBits().rows(bucket).items():
+        assert whole[run][1] == network
+        assert whole[run][0] == pytest.approx(values, rel=1e-4, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_measurements_of_several_kinds_share_a_batch():
+    """Own points of two kinds, each with held-out points of its own, in one bucket."""
+
+    def held_out_mean(params, test):
+        return {"mean": test.x.mean(), "count": test.y.size}
+
+    rng = np.random.default_rng(0)
+    x, y = np.eye(4, dtype=np.float32), np.float32([1, -1, 1, -1])
+    tests = [rng.normal(size=(n, 4)).astype(np.float32) for n in (3, 5)]
+    data = [
+        jk.data.Arrays(x, y, test, np.resize(np.float32([1, -1]), len(test)), name=f"own {i}")
+        for i, test in enumerate(tests)
+    ]
+    runs = jk.grid(data=data, width=20, seed=range(3), measure=[jk.Flips(), held_out_mean])
+    assert len(jk.plan_sweep(runs).buckets) == 1
+    table = sweep(runs)
+    for one, test in zip(data, tests, strict=True):
+        row = table.sel(data=one.label)
+        np.testing.assert_allclose(row["mean"].values.ravel(), test.mean(), rtol=1e-5)
+        assert set(row["count"].values.ravel()) == {len(test)}
+
+
+def test_what_is_drawn_on_the_device_is_not_drawn_by_the_host(monkeypatch):
+    def by_the_host(*_):
+        raise AssertionError("the host draws")
+
+    monkeypatch.setattr(draws, "stacked", by_the_host)
+    monkeypatch.setattr(lanes, "draw", by_the_host)
+    runs = jk.grid(d=8, samples=6, width=20, seed=range(3), data=["sphere", "gaussian"])
+    assert (sweep(runs).status == jk.Status.CONVERGED).all()
+
+
+def test_programs_of_a_shape_are_compiled_once():
+    runs = jk.grid(d=8, samples=6, width=20, seed=range(2))
+    (bucket,) = jk.plan_sweep(runs).buckets
+    (other,) = jk.plan_sweep([run.replace(seed=7) for run in runs][:1]).buckets
+    assert compile_bucket(bucket).advance is compile_bucket(other).advance
+
+
+def test_results_by_identity():
+    calls = []
+
+    @by_identity
+    def length(value):
+        calls.append(value)
+        return len(value)
+
+    first, second = [1, 2], [1, 2]
+    assert (length(first), length(first), length(second)) == (2, 2, 2)
+    assert len(calls) == 2
