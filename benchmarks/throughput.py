@@ -228,9 +228,9 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
 
         return call
 
-    def put(array: Any) -> Any:
+    def put(array: Any, *rest: Any) -> Any:
         counts["transfers"] += 1
-        return device_put(array)
+        return device_put(array, *rest)
 
     def read(array: Any, *rest: Any) -> Any:
         counts["transfers"] += isinstance(array, jax.Array)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jaxkkt.engine.lanes import Row
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.run import Run, fields_of, hash_of
+from jaxkkt.specs.same import by_identity
 from jaxkkt.store import Record
 
 
@@ -46,12 +47,13 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row as JSON can hold it, and the definitions that it refers to."""
     ending = {name: value for name, value in row.values.items() if name not in row.owners}
-    measured: dict[str, dict[str, Any]] = {hashed: {} for hashed in row.run.measured}
+    hashes = row.run.measured
+    measured: dict[str, dict[str, Any]] = {hashed: {} for hashed in hashes}
     if row.raised is not None:
         measured = {}
     for name, i in row.owners.items():
-        measured[row.run.measured[i]][name] = row.values[name]
-    definitions, spec = _definitions(row.run.replace(seed=0))
+        measured[hashes[i]][name] = row.values[name]
+    definitions, spec = _definitions(*row.run.apart_from_seed)
     value = {
         "spec": spec,
         "seed": row.run.seed,
@@ -160,9 +162,11 @@ def has_spec(record: Record) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
-def _definitions(run: Run) -> tuple[dict[str, Any], str]:
-    """What a row of this run, whatever its seed, refers to; and which of it is its spec."""
+@by_identity
+def _definitions(*fields: Any) -> tuple[dict[str, Any], str]:
+    """What rows of runs of these fields, whatever their seed, refer to; and which of it is their
+    spec."""
+    run = Run.of_fields(*fields)
     definitions: dict[str, Any] = {}
 
     def defined(value: Any) -> str:

@@ -111,10 +111,10 @@ class Run(Spec):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((*self._apart_from_seed, self.seed))
+        return hash((*self.apart_from_seed, self.seed))
 
     @property
-    def _apart_from_seed(self) -> tuple[Any, ...]:
+    def apart_from_seed(self) -> tuple[Any, ...]:
         """All of its fields but the seed: runs of one grid share them."""
         return (
             self.data,
@@ -125,6 +125,19 @@ class Run(Spec):
             self.curve,
         )
 
+    @classmethod
+    def of_fields(cls, *fields: Any) -> "Run":
+        """A run of what `apart_from_seed` gives."""
+        data, network, initialization, protocol, measure, curve = fields
+        return cls(
+            data=data,
+            network=network,
+            initialization=initialization,
+            protocol=protocol,
+            measure=measure,
+            curve=curve,
+        )
+
     @cached_property
     def identity(self) -> str:
         """What is computed, as JSON: equal for two runs only where all their numbers are.
@@ -132,14 +145,14 @@ class Run(Spec):
         Fields and values; of own functions what they compute. Raises ValueError where that cannot
         be told: such a run has no place in a store.
         """
-        computed, _, _ = _computed(*self._apart_from_seed)
+        computed, _, _ = _computed(*self.apart_from_seed)
         return json.dumps({**computed, "seed": self.seed}, sort_keys=True)
 
     @cached_property
     def name(self) -> str:
         """A readable name of what is trained, unique by a hash: what is measured at the end is no
         part of it. A store knows rows and networks by it."""
-        _, trained, _ = _computed(*self._apart_from_seed)
+        _, trained, _ = _computed(*self.apart_from_seed)
         alpha = getattr(self.data, "alpha", None)
         counted = "" if alpha is None else f"-a{alpha:g}"
         hashed = sha256(f"{trained} {self.seed}".encode()).hexdigest()[:20]
@@ -148,7 +161,7 @@ class Run(Spec):
     @property
     def measured(self) -> tuple[str, ...]:
         """Hashes of what its measurements compute: a store knows their values by them."""
-        return _computed(*self._apart_from_seed)[2]
+        return _computed(*self.apart_from_seed)[2]
 
     def parts(self) -> Iterator[tuple[str, Spec]]:
         """The specs that it is made of, by the names that a grid knows them by."""
@@ -202,7 +215,7 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
     places: dict[tuple[int, ...], int] = {}
     of_runs = []
     for run in runs:
-        specs = tuple(map(id, run._apart_from_seed))
+        specs = tuple(map(id, run.apart_from_seed))
         place = places.setdefault(specs, len(columns))
         of_runs.append(place)
         if place < len(columns):
@@ -246,7 +259,7 @@ def values_of(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Every value that a column of these runs has, in the order in which they come."""
     kinds: dict[tuple[int, ...], Run] = {}
     for run in runs:
-        kinds.setdefault(tuple(map(id, run._apart_from_seed)), run)
+        kinds.setdefault(tuple(map(id, run.apart_from_seed)), run)
     values: dict[str, dict[Any, None]] = {}
     for row in fields_of(list(kinds.values()))[0]:
         for name, value in row.items():
@@ -313,7 +326,7 @@ def unique(runs: Sequence[Run]) -> list[Run]:
 
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
-    return run.seed, *map(_told, run._apart_from_seed)
+    return run.seed, *map(_told, run.apart_from_seed)
 
 
 @by_identity
@@ -322,24 +335,11 @@ def _told(value: Any) -> str:
 
 
 @by_identity
-def _computed(
-    data: Data,
-    network: Network,
-    initialization: Initialization,
-    protocol: Training,
-    measure: tuple[Measurement, ...],
-    curve: Curve | None,
-) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+def _computed(*fields: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
     of what is measured at the end."""
-    run = Run(
-        data=data,
-        network=network,
-        initialization=initialization,
-        protocol=protocol,
-        measure=measure,
-        curve=curve,
-    )
+    run = Run.of_fields(*fields)
+    data, protocol, measure = run.data, run.protocol, run.measure
     how = jax.tree.map(lambda leaf: type(leaf)(0), protocol)
     asked = any("truth" in one.needs() for one in measure)
     sizes = run.sizes | (_truth_sizes(data) if asked else {})
