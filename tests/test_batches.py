@@ -209,6 +209,13 @@ def test_what_is_drawn_on_the_device_is_not_drawn_by_the_host(monkeypatch):
     assert (sweep(runs).status == jk.Status.CONVERGED).all()
 
 
+def test_own_data_are_sent_once(monkeypatch):
+    monkeypatch.setattr(draws, "stacked", lambda *_: pytest.fail("sent again"))
+    data = jk.data.Arrays(np.eye(3, dtype=np.float32), np.float32([1, -1, 1]))
+    runs = jk.grid(data=data, width=20, seed=range(40))
+    assert (sweep(runs).status == jk.Status.CONVERGED).all()
+
+
 def test_programs_of_a_shape_are_compiled_once():
     runs = jk.grid(d=8, samples=6, width=20, seed=range(2))
     (bucket,) = jk.plan_sweep(runs).buckets

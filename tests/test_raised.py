@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partialmethod
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -97,6 +98,24 @@ def test_data_that_cannot_be_drawn(sound, monkeypatch):
     assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
     others = table.drop_vars("error").isel(seed=[0, 1, 3])
     xr.testing.assert_equal(others, sound.isel(seed=[0, 1, 3]))
+
+
+def test_memory_that_runs_out_beside_a_draw_that_raises_loses_nothing(monkeypatch):
+    """The runs that were not yet placed are tried again with fewer lanes."""
+    draw, full = lanes.draw_batch, []
+
+    def drawn(drawing, words, runs, *rest):
+        if any(run.seed == 1 for run in runs):
+            raise ArithmeticError("an unlucky draw")
+        if len(runs) == 1 and runs[0].seed == 2 and not full:
+            full.append(1)
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return draw(drawing, words, runs, *rest)
+
+    monkeypatch.setattr(lanes, "draw_batch", drawn)
+    table = sweep(jk.grid(**SIZES, seed=range(4), measure=()))
+    assert full
+    assert (table.status.values.ravel() == [1, jk.Status.RAISED, 1, 1]).all()
 
 
 def test_where_all_raise_the_first_error_is_raised(one_lane):

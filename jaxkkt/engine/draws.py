@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from jaxkkt.compiling import cheaper_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import Here, here
+from jaxkkt.engine.devices import Here, device, here
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.measurements import Measurement
@@ -20,6 +20,7 @@ from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Data
 from jaxkkt.specs.initializations import Initialization
+from jaxkkt.specs.same import by_identity
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
@@ -150,8 +151,18 @@ def draw_batch(
         start = stacked([pad_params(one, k, d) for one in some], len(rows))
     if data is None:
         points = [run.data.draw_training(run.seed) for run in runs]
-        data = stacked([pad_data(one, m, d) for one in points], len(rows))
+        if all(one.x is points[0].x for one in points):  # own data cross once
+            one = _on_device(*points[0], drawing, device())
+            data = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(rows), *a.shape)), one)
+        else:
+            data = stacked([pad_data(one, m, d) for one in points], len(rows))
     return Drawn(start, data, valid)
+
+
+@by_identity
+def _on_device(x: Any, y: Any, drawing: Drawing, place: jax.Device) -> Dataset:
+    m, d, _ = drawing.shape
+    return jax.device_put(pad_data(Dataset(x, y), m, d), place)
 
 
 @once

@@ -41,10 +41,10 @@ class Row(NamedTuple):
     """A finished run: what was measured and how it ended, as Python numbers and lists of them.
 
     `owners` says which of the run's measurements returned a value, by its place among them.
-    `seconds` went by from its first step to its last measurement. `computed_as` says at which shape
-    and in how many lanes, on which its rounding depends; `network` is a hash of the parameters.
-    `kept` is the trained network, at the run's own size, where it was asked for. Of a run that
-    `raised` the values are its status and the traceback.
+    `seconds` went by from its draw to its last measurement, beside those of its batch.
+    `computed_as` says at which shape and in how many lanes, on which its rounding depends;
+    `network` is a hash of the parameters. `kept` is the trained network, at the run's own size,
+    where it was asked for. Of a run that `raised` the values are its status and the traceback.
     """
 
     run: Run
@@ -167,17 +167,15 @@ def run_bucket(
     except jax.errors.JaxRuntimeError as error:
         if not out_of_memory(error):
             raise
+        yield from batch.undrawn
         raise OutOfMemory(batch.runs) from error
 
 
 def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -> Iterator[Row]:
     bucket = batch.bucket
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
-    # Runs that could not be drawn are told after others that end: of the first few rows not all
-    # are errors then, unless all runs are.
-    undrawn: list[Row] = []
     while not (stop and stop.is_set()):
-        undrawn += batch.take_in(queue)
+        batch.take_in(queue)
         occupied = batch.occupied
         if not occupied:
             break
@@ -205,10 +203,10 @@ def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -
                 tally.useful_steps += steps
                 yield row
         if ended:
-            yield from undrawn
-            undrawn.clear()
+            yield from batch.undrawn
+            batch.undrawn.clear()
         batch.save_if_due()
-    yield from undrawn
+    yield from batch.undrawn
     if stop and stop.is_set():
         batch.save(SECONDS_WORTH_SAVING)
     tally.rest()
@@ -224,6 +222,9 @@ class _Batch:
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
         self._slots: list[_Occupant | None] = [None] * bucket.slots
         self._arrays: Slot | None = None
+        # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
+        # few rows not all are errors then, unless all runs are.
+        self.undrawn: list[Row] = []
 
     @property
     def runs(self) -> list[Run]:
@@ -233,8 +234,8 @@ class _Batch:
     def occupied(self) -> list[int]:
         return [i for i, one in enumerate(self._slots) if one is not None]
 
-    def take_in(self, queue: deque[Run]) -> Iterator[Row]:
-        """Fills free slots from the queue; the rows of runs that cannot be drawn."""
+    def take_in(self, queue: deque[Run]) -> None:
+        """Fills free slots from the queue."""
         if self._arrays is None:
             self._arrays = self._programs.idle()
         while free := [i for i, one in enumerate(self._slots) if one is None]:
@@ -242,31 +243,26 @@ class _Batch:
             if not taken:
                 return
             mine = dict(zip(free, taken, strict=False))
-            for i, run in mine.items():
-                self._slots[i] = _Occupant(run, perf_counter())
-            try:
-                self._place(mine)
-            except Exception as error:
-                if out_of_memory(error):
-                    raise
-                for i in mine:
-                    self._slots[i] = None
-                if len(mine) == 1:
-                    yield raised(taken[0], error)
-                    continue
+            if not self._placed(mine) and len(mine) > 1:
                 for i, run in mine.items():
-                    yield from self._alone(i, run)
+                    self._placed({i: run})
 
-    def _alone(self, i: int, run: Run) -> Iterator[Row]:
-        """Where some of several runs cannot be drawn, each by itself."""
-        try:
+    def _placed(self, mine: Mapping[int, Run]) -> bool:
+        """Whether these could be drawn. One that could not is among the `undrawn`; several stay in
+        their slots, to be tried one by one."""
+        for i, run in mine.items():
             self._slots[i] = _Occupant(run, perf_counter())
-            self._place({i: run})
+        try:
+            self._place(mine)
         except Exception as error:
             if out_of_memory(error):
                 raise
-            self._slots[i] = None
-            yield raised(run, error)
+            if len(mine) == 1:
+                ((i, run),) = mine.items()
+                self._slots[i] = None
+                self.undrawn.append(raised(run, error))
+            return False
+        return True
 
     def _next(self, queue: deque[Run], most: int) -> list[Run]:
         """Runs that are drawn alike."""
