@@ -118,6 +118,24 @@ def shapes(repeats: int, scale: float = 1.0) -> list[dict[str, Any]]:
     return rows
 
 
+def by_lanes(counts: Sequence[int] = (1, 4, 16, 32), networks: int = 64) -> list[dict[str, Any]]:
+    """Milliseconds of training a network of each shape, by the lanes that a core steps at once."""
+    rows = []
+    for d, samples, width, _ in SHAPES:
+        planned = jk.plan_sweep(runs_of(d, samples, width, networks))
+        row: dict[str, Any] = {"d, m, k": f"{d}, {samples}, {width}", "chosen": 0}
+        for count in counts:
+            bucket = planned.buckets[0]
+            row["chosen"] = bucket.lanes
+            bucket = bucket.with_lanes(count)
+            programs = compile_bucket(bucket)
+            with alone():
+                seconds = [train_alone(bucket, programs, planned.streams) for _ in range(3)]
+            row[f"{count} lanes"] = 1e3 * median(seconds) / networks
+        rows.append(row)
+    return rows
+
+
 def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
     """Seconds that one thread takes for each part of all runs of a bucket."""
     spent: dict[str, float] = dict.fromkeys(STAGES, 0.0)
@@ -294,7 +312,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=20_000, help="runs into a store (20000)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of each shape's runs (1)")
     parser.add_argument("--out", type=Path, default=timing.RESULTS, help="folder of the JSON")
+    parser.add_argument(
+        "--lanes", action="store_true", help="training alone by the number of lanes, and no more"
+    )
     options = parser.parse_args(arguments)
+    if options.lanes:
+        print(timing.markdown(by_lanes()))
+        return 0
     record: dict[str, Any] = {"shapes": shapes(options.repeats, options.scale)}
     visible = [{k: v for k, v in row.items() if k != "raw"} for row in record["shapes"]]
     print(timing.markdown(visible), flush=True)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
-from benchmarks import peers, protocols, timing, training
+from benchmarks import peers, protocols, throughput, timing, training
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
 from jaxkkt.engine import results
-from jaxkkt.engine.lanes import Row
+from jaxkkt.engine.rows import Row
 
 SMALL = Case(20, 12, 50, networks=2, steps=20, speedup=1, share=0.5)
 STEPS = 220  # two changes of the learning rate
@@ -213,3 +213,21 @@ def test_protocols_are_compared_run_by_run():
     printed = protocols.table([square, many])
     for words in ("2 of 3", "1 within 0.1%", "3 within 1.0%", "1/80"):
         assert words in printed
+
+
+@pytest.mark.slow
+def test_throughput_has_all_its_parts(tmp_path, capsys):
+    options = ["--repeats", "1", "--runs", "100", "--scale", "0.02", "--out", str(tmp_path)]
+    assert throughput.main(options) == 0
+    record = json.loads((tmp_path / "throughput.json").read_text())
+    assert [row["d, m, k"] for row in record["shapes"]] == [
+        "10, 10, 50",
+        "20, 20, 100",
+        "50, 50, 300",
+        "100, 10, 1000",
+    ]
+    assert all(row["training alone"] < row["sweep, ms a run"] for row in record["shapes"])
+    assert record["store"]["runs"] == 100
+    assert 0 < record["accelerator"]["dispatches a run"] < 1
+    assert record["search"]["padding"] < 0.9
+    assert "lanes" in capsys.readouterr().out

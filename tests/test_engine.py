@@ -17,8 +17,9 @@ import jaxkkt as jk
 from jaxkkt.engine import buckets, lanes, results
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.draws import draw
-from jaxkkt.engine.lanes import Row, Tally, run_bucket
+from jaxkkt.engine.lanes import Tally, run_bucket
 from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.rows import Row
 from jaxkkt.training import Status
 
 

@@ -19,7 +19,8 @@ import cloudpickle
 
 from jaxkkt.engine.buckets import Bucket, streams
 from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
-from jaxkkt.engine.lanes import Row, Tally, raised, together
+from jaxkkt.engine.lanes import Tally, together
+from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run

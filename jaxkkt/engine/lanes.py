@@ -1,6 +1,5 @@
 """Running a bucket: lanes of a compiled batch take runs from a queue until it is empty."""
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from jaxkkt.engine.draws import draw, draw_batch
 from jaxkkt.engine.measuring import CURVE, Alone, measure_batch
 from jaxkkt.engine.packing import sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
+from jaxkkt.engine.rows import Row, plain, raised
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -35,44 +35,6 @@ CHUNK_SECONDS = 0.5
 FIRST_CHUNK = 20
 # Of a sweep that is stopped the runs are saved that have trained for so long.
 SECONDS_WORTH_SAVING = 5.0
-
-
-class Row(NamedTuple):
-    """A finished run: what was measured and how it ended, as Python numbers and lists of them.
-
-    `owners` says which of the run's measurements returned a value, by its place among them.
-    `seconds` went by from its draw to its last measurement, beside those of its batch.
-    `computed_as` says at which shape and in how many lanes, on which its rounding depends;
-    `network` is a hash of the parameters. `kept` is the trained network, at the run's own size,
-    where it was asked for. Of a run that `raised` the values are its status and the traceback.
-    """
-
-    run: Run
-    values: dict[str, Any]
-    owners: Mapping[str, int] = {}
-    seconds: float = 0.0
-    computed_as: str = ""
-    network: str = ""
-    kept: Params | None = None
-    raised: Exception | None = None
-
-    def with_values(
-        self, measured: Sequence[Mapping[str, Any]], places: Sequence[int] | None = None
-    ) -> "Row":
-        """With what each of the run's measurements returned, or those at these places among them.
-
-        Raises ValueError where two return the same name.
-        """
-        values, owners = dict(self.values), dict(self.owners)
-        for i, some in zip(places or range(len(measured)), measured, strict=True):
-            for name in some.keys() & values.keys():
-                raise ValueError(
-                    f"the measurement {self.run.measure[i].label!r} returns {name!r}, which is "
-                    "there already: call it something else"
-                )
-            values |= plain(some)
-            owners |= dict.fromkeys(some, i)
-        return self._replace(values=values, owners=owners)
 
 
 @dataclass
@@ -441,23 +403,6 @@ def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, kee
     network = digest_of(params._asdict())
     row = Row(run, plain(values), {}, seconds, network=network, kept=params if keep else None)
     return row.with_values(found)
-
-
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and lists of them."""
-    return {
-        name: value if isinstance(value, int | float | list) else np.asarray(value).tolist()
-        for name, value in values.items()
-    }
-
-
-def raised(run: Run, error: Exception) -> Row:
-    """The row of a run that raised."""
-    told = "".join(traceback.format_exception(error))
-    link: BaseException | None = error
-    while link is not None:  # its frames hold the lanes' memory
-        link.__traceback__, link = None, link.__cause__ or link.__context__
-    return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 
 
 def _popped(queue: deque[Run]) -> Run | None:

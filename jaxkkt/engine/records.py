@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from jaxkkt.engine.lanes import Row
+from jaxkkt.engine.rows import Row
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.run import Run, fields_of, hash_of
 from jaxkkt.specs.same import by_identity

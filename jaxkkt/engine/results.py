@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.measuring import CURVE
 from jaxkkt.engine.records import Entry, entries_of
+from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.runs.run import KINDS
 from jaxkkt.training import SUCCEEDED, Status

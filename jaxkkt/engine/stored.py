@@ -17,8 +17,8 @@ import xarray as xr
 from jaxkkt.engine import results
 from jaxkkt.engine.checkpoints import path_of
 from jaxkkt.engine.devices import environment, written_by
-from jaxkkt.engine.lanes import Row
 from jaxkkt.engine.records import Known, entries_in, entries_of, has_spec, known, record_of
+from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, values_of

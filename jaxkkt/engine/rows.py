@@ -1,0 +1,66 @@
+"""Rows: finished runs, with what was measured of them."""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run
+from jaxkkt.training import Status
+
+
+class Row(NamedTuple):
+    """A finished run: what was measured and how it ended, as Python numbers and lists of them.
+
+    `owners` says which of the run's measurements returned a value, by its place among them.
+    `seconds` went by from its draw to its last measurement, beside those of its batch.
+    `computed_as` says at which shape and in how many lanes, on which its rounding depends;
+    `network` is a hash of the parameters. `kept` is the trained network, at the run's own size,
+    where it was asked for. Of a run that `raised` the values are its status and the traceback.
+    """
+
+    run: Run
+    values: dict[str, Any]
+    owners: Mapping[str, int] = {}
+    seconds: float = 0.0
+    computed_as: str = ""
+    network: str = ""
+    kept: Params | None = None
+    raised: Exception | None = None
+
+    def with_values(
+        self, measured: Sequence[Mapping[str, Any]], places: Sequence[int] | None = None
+    ) -> "Row":
+        """With what each of the run's measurements returned, or those at these places among them.
+
+        Raises ValueError where two return the same name.
+        """
+        values, owners = dict(self.values), dict(self.owners)
+        for i, some in zip(places or range(len(measured)), measured, strict=True):
+            for name in some.keys() & values.keys():
+                raise ValueError(
+                    f"the measurement {self.run.measure[i].label!r} returns {name!r}, which is "
+                    "there already: call it something else"
+                )
+            values |= plain(some)
+            owners |= dict.fromkeys(some, i)
+        return self._replace(values=values, owners=owners)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and lists of them."""
+    return {
+        name: value if isinstance(value, int | float | list) else np.asarray(value).tolist()
+        for name, value in values.items()
+    }
+
+
+def raised(run: Run, error: Exception) -> Row:
+    """The row of a run that raised."""
+    told = "".join(traceback.format_exception(error))
+    link: BaseException | None = error
+    while link is not None:  # its frames hold the lanes' memory
+        link.__traceback__, link = None, link.__cause__ or link.__context__
+    return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
