@@ -64,19 +64,21 @@ def test_the_wanted_are_computed(side_by_side):
 
 class TestDraws:
     @pytest.mark.slow
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_are_those_of_the_run_alone_at_any_shape_to_the_bit(self, kind):
+    @pytest.mark.parametrize(
+        ("kind", "seed"), [*((kind, 5) for kind in KINDS), (KINDS[0], 2**32 - 1)]
+    )
+    def test_are_those_of_the_run_alone_at_any_shape_to_the_bit(self, kind, seed):
         run = jk.Run(
             data=kind(d=9, samples=7),
             initialization=jk.initializations.Torch(scale=0.3),
             network=jk.ReLU2(width=21),
-            seed=5,
+            seed=seed,
         )
         start, data = jk.draw(run)
         for shape in SHAPES:
             drawing = drawing_of(run, shape)
             assert None not in drawing.specs
-            sizes = Sizes(*np.int32([1]), np.uint32(5), *np.int32([7, 9, 21]))
+            sizes = Sizes(np.int32(1), np.uint32(seed), *np.int32([7, 9, 21]))
             row = np.concatenate(
                 [SIZES.packed(sizes), drawing.packed(run.initialization, run.data)]
             )

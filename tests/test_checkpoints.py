@@ -36,7 +36,7 @@ KINDS = {
 
 
 @pytest.fixture
-def often(monkeypatch):
+def often(monkeypatch, one_lane):
     """A checkpoint after every chunk, and chunks of few steps."""
     monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(lanes, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)

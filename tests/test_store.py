@@ -71,6 +71,15 @@ class TestKilled:
     def test_at_every_write_point(self, tmp_path, monkeypatch, half):
         """The sweep goes on from each with the same bits, and computes no row that had landed."""
         monkeypatch.setattr("jaxkkt.store.segments.SECONDS_BETWEEN_SYNCS", 0.0)
+        all_in = streams.all_in
+
+        def one_by_one(queue, seconds):
+            """Rows land one by one, however many have ended."""
+            waiting.extend(all_in(queue, 0 if waiting else seconds))
+            return [waiting.pop(0)] if waiting else []
+
+        waiting = []
+        monkeypatch.setattr(streams, "all_in", one_by_one)
         runs = RUNS[:2]
         whole = sweep(runs, store=tmp_path / "whole", keep="params")
         expected = values(tmp_path / "whole")
@@ -79,6 +88,7 @@ class TestKilled:
         monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
         while True:
             points += 1
+            waiting.clear()
             folder = tmp_path / f"{points}"
             with killed_at(monkeypatch, points, half) as dead:
                 try:
