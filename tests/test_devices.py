@@ -34,6 +34,7 @@ from jaxkkt.engine import buckets, streams
 from jaxkkt.engine.devices import device
 
 buckets.cores = lambda: 4
+buckets.LANES_OF_A_CORE = ()  # so that few small runs fill several devices
 used, run_bucket = set(), streams.run_bucket
 def recorded(bucket, queue, programs, *rest):
     (compiled,) = programs.advance.runtime_executable().local_devices()
@@ -152,7 +153,7 @@ def test_a_harmed_compilation_cache_changes_nothing(tmp_path):
 class TestDevices:
     @pytest.mark.slow
     @pytest.mark.parametrize("count", [2, 4])
-    def test_bits_do_not_depend_on_their_number(self, count):
+    def test_bits_do_not_depend_on_their_number(self, count, one_lane):
         alone = sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)))
         out = subprocess.run(
             [sys.executable, "-c", ON_DEVICES, str(count)], check=True, capture_output=True

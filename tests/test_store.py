@@ -100,6 +100,7 @@ class TestKilled:
             there = values(folder)
             assert there.items() <= expected.items()
             trained.clear()
+            waiting.clear()
             xr.testing.assert_identical(sweep(runs, store=folder, keep="params"), whole)
             assert len(trained) == 2 - len(there)
             assert values(folder) == expected

@@ -244,6 +244,8 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
+    elif any(one.on_host for run in runs for one in run.measure):
+        lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _lanes_of_a_core(m, k)
         slots = lanes * _groups(lanes, len(runs), work * protocol.guessed_steps, of_one)
