@@ -244,7 +244,7 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
-    elif any(one.on_host for run in runs for one in run.measure):
+    elif any(one.on_host for run in runs for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _lanes_of_a_core(m, k)
@@ -267,6 +267,11 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
         measured_at=at,
         lane_bytes=of_one,
     )
+
+
+def _all_measured(run: Run) -> tuple[Measurement, ...]:
+    """At its end and on its way."""
+    return run.measure + (() if run.curve is None else run.curve.measure)
 
 
 def _lanes_of_a_core(m: int, k: int) -> int:
