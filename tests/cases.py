@@ -51,6 +51,11 @@ def _padded_lazy(k, d, seed, biases, size):
     return networks.lazy(jax.random.key(seed), k, d, biases=biases, shape=(size, size))
 
 
+def squared_norm(params):
+    """A measurement that compiles at once, where a test asks for none in particular."""
+    return networks.squared_norm(params)
+
+
 def rows_in(folder):
     """Names and contents of the rows in a store."""
     return {record.name: record.value for record in Store(folder).records()}

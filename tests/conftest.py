@@ -27,13 +27,16 @@ SOONER = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one process compiles the others read: workers, and the commands that tests start."""
+    """What one process compiles the others read: workers, and the commands that tests start; with
+    JAX_COMPILATION_CACHE_DIR=/some/folder the next run of the tests, too."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     if "XLA_FLAGS" not in os.environ and _is_known(SOONER):
         os.environ.update(SOONER)
-    folder = tempfile.mkdtemp()
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder is None:
+        folder = tempfile.mkdtemp()
+        config.add_cleanup(lambda made=folder: shutil.rmtree(made, ignore_errors=True))
     cache = {
         "jax_compilation_cache_dir": folder,
         "jax_persistent_cache_min_compile_time_secs": 0,

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, lanes, results
@@ -28,11 +28,12 @@ def planned_for(runs, platform="cpu"):
 
 
 def mixed_grid() -> list[jk.Run]:
+    measured = {"measure": squared_norm}
     return [
-        *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5]),
-        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
-        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], init_scale=[0.5]),
-        *jk.grid(d=[9], alpha=[1.0], width=[20], seed=[3], data=["gaussian"]),
+        *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5], **measured),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"], **measured),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], init_scale=[0.5], **measured),
+        *jk.grid(d=[9], alpha=[1.0], width=[20], seed=[3], data=["gaussian"], **measured),
     ]
 
 
@@ -193,7 +194,7 @@ class TestRuns:
         assert "nan" not in shown
 
     def test_lane_steps_are_counted(self):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
+        runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(8), measure=squared_norm)
         bucket = planned_for(runs)[0].with_lanes(2)
         programs = compile_bucket(bucket)
         tally = Tally()

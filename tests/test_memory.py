@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import jax
 import pytest
 import xarray as xr
-from cases import rows_in, sweep
+from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, driver, lanes, streams
 from jaxkkt.engine.buckets import lane_bytes
 
-RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12))
+RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ class TestWorkers:
 
     def test_where_none_lives_all_is_told(self):
         with Workers(1) as workers:
-            futures = [workers.submit(kill) for _ in range(9)]
+            futures = [workers.submit(kill) for _ in range(3)]
             for future in futures:
                 with pytest.raises(WorkerKilled):
                     future.result()
