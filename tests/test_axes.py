@@ -60,6 +60,7 @@ def test_36_settings_compile_no_more_than_one(compiled):
     assert len(set(table.log_loss.values.ravel().tolist())) > 20
 
 
+@pytest.mark.slow
 def test_sizes_that_share_a_bucket_are_measured_by_one_program(compiled):
     runs = jk.grid(d=8, samples=9, width=[250, 260], seed=[0])
     assert len(jk.plan_sweep(runs).buckets) == 1
@@ -113,6 +114,7 @@ def test_another_number_is_another_row_and_another_curve_too(tmp_path):
 class TestCurves:
     LEVELS = (-1.0, -3.0, -10.0, -30.0, -60.0, -1000.0)
 
+    @pytest.mark.slow
     def test_moments_are_those_of_training_through_levels(self):
         curve = jk.Curve(self.LEVELS, measure=jk.Flips())
         (run,) = jk.grid(d=6, samples=8, width=12, seed=0, curve=curve)

@@ -70,7 +70,7 @@ def killed(monkeypatch, often):
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in ("flow", "curve") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+    [k if k == "flow" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
 )
 def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
     runs = jk.grid(**SIZES, **KINDS[kind])
@@ -104,6 +104,7 @@ def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     assert 0 < tallies[0].lane_steps < table.steps.item() - 10
 
 
+@pytest.mark.slow
 def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog):
     runs = jk.grid(**{**SIZES, "seed": 0})
     whole = sweep(runs)

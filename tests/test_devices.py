@@ -185,6 +185,7 @@ class TestDevices:
         monkeypatch.setattr(jax, "local_devices", lambda backend: [*local, other])
         assert devices() == local
 
+    @pytest.mark.slow
     def test_streams_draw_with_the_generator_of_the_caller(self):
         run = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
         with jax.default_prng_impl("rbg"):

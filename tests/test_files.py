@@ -1,6 +1,7 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there; the garbage collector while many are read."""
 
 import errno
+import gc
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from jaxkkt import files
 from jaxkkt.files import write_whole
+from jaxkkt.garbage import uncollected
 
 
 def test_the_order_of_writing(tmp_path, monkeypatch):
@@ -43,3 +45,21 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, function, code):
     assert caught.value.errno == code
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_as_it_was_afterwards(was_on):
+    """Whatever happens while it is off."""
+
+    @uncollected()
+    def read():
+        assert not gc.isenabled()
+        raise ValueError("within")
+
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with pytest.raises(ValueError, match="within"):
+            read()
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()

@@ -313,7 +313,7 @@ class TestExtended:
         monkeypatch.setattr(streams, "compile_bucket", None)
         xr.testing.assert_equal(sweep(RUNS[::-1], store=tmp_path), table)
 
-    @pytest.mark.parametrize("keep", [None, "params"])
+    @pytest.mark.parametrize("keep", [pytest.param(None, marks=pytest.mark.slow), "params"])
     def test_by_measurements(self, tmp_path, monkeypatch, keep):
         """Of kept networks they are made without training; others train again, to one network."""
         sweep(RUNS, store=tmp_path, keep=keep)

@@ -15,9 +15,10 @@ import numpy as np
 
 from jaxkkt.engine.devices import cores
 from jaxkkt.measurements import Measurement
+from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation, step_flops
-from jaxkkt.runs.run import Run, order_of
-from jaxkkt.specs.data import round_up
+from jaxkkt.runs.run import Curve, Run, order_of
+from jaxkkt.specs.data import Data, round_up
 from jaxkkt.specs.same import by_identity
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
@@ -206,13 +207,17 @@ class _Kind(NamedTuple):
 
 
 def _kind(run: Run) -> _Kind:
-    m, d = run.samples, run.d
-    curve = None if run.curve is None else (run.curve.dimension, len(run.curve.moments))
+    return _kind_of(run.protocol, run.data, run.curve)
+
+
+@by_identity
+def _kind_of(protocol: Training, data: Data, curve: Curve | None) -> _Kind:
+    m = data.samples
     return _Kind(
-        structure_of(run.protocol),
-        run.protocol.representation_for(m, d),
-        run.protocol.full_batch(m),
-        curve,
+        structure_of(protocol),
+        protocol.representation_for(m, data.d),
+        protocol.full_batch(m),
+        None if curve is None else (curve.dimension, len(curve.moments)),
     )
 
 

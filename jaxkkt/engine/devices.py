@@ -34,6 +34,13 @@ class NoDevice(RuntimeError):
 
 def device() -> jax.Device:
     """Where arrays of this thread go; NoDevice where JAX was asked for what is not there."""
+    asked = _CONFIG.jax_default_device
+    return asked if isinstance(asked, jax.Device) else _device(asked, _CONFIG.jax_platforms)
+
+
+@cache
+def _device(*_: Any) -> jax.Device:
+    """By where an array goes: it takes longer than a small run's other parts."""
     try:
         return next(iter(jnp.zeros(()).devices()))
     except (RuntimeError, AssertionError) as error:  # both are JAX's, by what was asked for

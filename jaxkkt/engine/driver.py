@@ -167,7 +167,9 @@ def sweep(
         stored.drop(kept)
     rows: dict[Run, Row] = {} if stored is None else stored.rows
 
-    weights = {run: b.padded_work / len(b.runs) for b in buckets for run in b.runs}
+    weights: dict[Run, float] = {}
+    for b in buckets:
+        weights |= dict.fromkeys(b.runs, b.padded_work / len(b.runs))
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def show() -> None:

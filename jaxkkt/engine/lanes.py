@@ -30,6 +30,7 @@ from jaxkkt.runs.run import Run
 from jaxkkt.store.arrays import digest_of
 from jaxkkt.training import Status
 
+RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED))
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 0.5
 FIRST_CHUNK = 20
@@ -154,14 +155,15 @@ def _run(batch: "_Batch", queue: deque[Run], tally: Tally, stop: Event | None) -
         tally.lanes, tally.busy_lanes = bucket.slots, len(occupied)
         tally.steps_per_second = trips * min(len(occupied), bucket.lanes) / seconds
         tally.log_losses = tuple(told.log_loss[occupied].tolist())
-        running = [i for i in occupied if told.status[i] == Status.RUNNING]
+        status = told.status.tolist()
+        running = [i for i in occupied if status[i] == RUNNING]
         shares = np.minimum(told.steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
-        ended = [i for i in occupied if told.status[i] != Status.RUNNING]
-        if running and all(told.status[i] == Status.RAISED for i in ended):
+        ended = [i for i in occupied if status[i] != RUNNING]
+        if running and all(status[i] == RAISED for i in ended):
             ended = []  # told beside others that end
         for i in range(0, len(ended), bucket.turn):
-            for row, steps in batch.take_out(ended[i : i + bucket.turn], told.status):
+            for row, steps in batch.take_out(ended[i : i + bucket.turn], status):
                 tally.useful_steps += steps
                 yield row
         if ended:
@@ -182,6 +184,7 @@ class _Batch:
     ) -> None:
         self.bucket, self._programs, self._keep = bucket, programs, keep
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
+        self._computed_with = bucket.computed_with
         self._slots: list[_Occupant | None] = [None] * bucket.slots
         self._arrays: Slot | None = None
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
@@ -261,10 +264,10 @@ class _Batch:
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 
-    def take_out(self, slots: Sequence[int], status: Any) -> Iterator[tuple[Row, int]]:
+    def take_out(self, slots: Sequence[int], status: Sequence[int]) -> Iterator[tuple[Row, int]]:
         """Measures the runs in these slots; the rows of those that have ended, and their steps."""
-        undrawn = [i for i in slots if status[i] == Status.RAISED]
-        paused = [i for i in slots if status[i] == Status.PAUSED]
+        undrawn = [i for i in slots if status[i] == RAISED]
+        paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
         for i, one, trained, ending, found in self._measured(at_the_end, _at_its_end):
             self._slots[i] = None
@@ -272,7 +275,7 @@ class _Batch:
                 if isinstance(found, Exception):
                     raise found
                 row = _row(one, ending, trained.params, found, one.run in self._keep)
-                row = row._replace(computed_as=self.bucket.computed_with)
+                row = row._replace(computed_as=self._computed_with)
             except Exception as error:
                 row = raised(one.run, error)
             yield row, int(ending["steps"]) + 1

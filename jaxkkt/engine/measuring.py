@@ -72,6 +72,12 @@ class Beside(NamedTuple):
     test: Dataset | None = None
     truth: Any = None
 
+    def is_nothing(self) -> bool:
+        return self.test is None and self.truth is None
+
+
+_NOTHING = Layout.of(Beside())
+
 
 class Kind(NamedTuple):
     """What runs have in common that one program measures: the structure of what it measures and is
@@ -161,7 +167,7 @@ def _jobs(
             for group in _together(some):
                 beside = _beside(run, group, dim)
                 kind = _kind(run, group, beside)
-                of = run.data if kind.shared and jax.tree.leaves(beside) else None
+                of = run.data if kind.shared and kind.beside != _NOTHING else None
                 _, mine, groups, given = jobs.setdefault(
                     (group.places, kind, of), (kind, [], [], [])
                 )
@@ -232,8 +238,8 @@ def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
         group.numbers.layout,
         _packed(run.protocol if "protocol" in group.needs else None).layout,
         None if group.padded else (run.samples, run.d, run.width),
-        Layout.of(jax.tree.map(np.asarray, beside)),
-        run.data.same_for_all_seeds or not jax.tree.leaves(beside),
+        _NOTHING if beside.is_nothing() else Layout.of(jax.tree.map(np.asarray, beside)),
+        beside.is_nothing() or run.data.same_for_all_seeds,
     )
 
 

@@ -5,27 +5,29 @@ rows have in common, columns and descriptions, is written once a segment; a tabl
 without the code that the runs were made of.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from jaxkkt.engine.rows import Row
 from jaxkkt.measurements import Measurement
-from jaxkkt.runs.run import Run, fields_of, hash_of
+from jaxkkt.runs.run import Curve, Run, columns_of, hash_of
 from jaxkkt.specs.same import by_identity
 from jaxkkt.store import Record
 
 
 class Entry(NamedTuple):
-    """A row of a table: what the run is, by column, and what was measured.
+    """A row of a table: what the run is, by column and seed, and what was measured.
 
-    `columns_about`, `variables` and `axes` describe columns, values and the dimensions of values
-    that are arrays; `moments` are those of the run's curve, after its dimension's name; `settings`
-    say what the row was computed with.
+    Rows that differ in the seed alone share their columns. `columns_about`, `variables` and `axes`
+    describe columns, values and the dimensions of values that are arrays; `moments` are those of
+    the run's curve, after its dimension's name; `settings` say what the row was computed with.
     """
 
     columns: Mapping[str, Any]
+    seed: int
     values: Mapping[str, Any]
     columns_about: Mapping[str, Mapping[str, str]]
     variables: Mapping[str, Mapping[str, str]]
@@ -34,14 +36,22 @@ class Entry(NamedTuple):
     settings: Mapping[str, Any] | None = None
 
 
-def entries_of(rows: Sequence[Row]) -> list[Entry]:
-    """Rows of a sweep as those of a table."""
-    columns, about = fields_of([row.run for row in rows])
-    found = []
-    for row, some in zip(rows, columns, strict=True):
-        variables, axes = _described(_everything_measured(row.run))
-        found.append(Entry(some, row.values, about, variables, axes, _moments(row.run)))
-    return found
+def entries_of(
+    rows: Sequence[Row], settings: Iterable[Mapping[str, Any] | None] = repeat(None)
+) -> list[Entry]:
+    """Rows of a sweep as those of a table; what each was computed with."""
+    columns, about = columns_of([row.run for row in rows])
+    return [
+        Entry(mine, run.seed, values, about, *_alike(run.measure, run.curve), computed_with)
+        for (run, values, *_), mine, computed_with in zip(rows, columns, settings, strict=False)
+    ]
+
+
+@by_identity
+def _alike(measure: tuple[Measurement, ...], curve: Curve | None) -> tuple[Any, Any, Any]:
+    """The variables, axes and moments of what is measured so."""
+    variables, axes = _described(measure + (() if curve is None else curve.measure))
+    return variables, axes, _moments(curve)
 
 
 def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,20 +97,18 @@ def known(run: Run, records: Sequence[Record]) -> Known | None:
     ended = [r for r in records if "error" not in r.value["ending"]]
     if not ended:
         return Known(Row(run, dict(records[-1].value["ending"])), (), records[-1])
-    last, measured = ended[-1].value, {}
-    for record in _of_one_network(ended):
-        measured.update(record.value["measured"])
-    row = Row(
-        run,
-        dict(last["ending"]),
-        seconds=last["seconds"],
-        computed_as=last["computed_as"],
-        network=last["network"],
-    )
-    have = [i for i, hashed in enumerate(run.measured) if hashed in measured]
-    row = row.with_values([measured[run.measured[i]] for i in have], have)
-    lacks = tuple(i for i in range(len(run.measure)) if i not in have)
-    return Known(row, lacks, ended[-1])
+    last, measured = ended[-1].value, ended[-1].value["measured"]
+    if len(ended) > 1:
+        measured = {k: v for r in _of_one_network(ended) for k, v in r.value["measured"].items()}
+    values, owners, lacks = dict(last["ending"]), dict[str, int](), []
+    for i, hashed in enumerate(run.measured):
+        if hashed in measured:
+            values |= measured[hashed]
+            owners |= dict.fromkeys(measured[hashed], i)
+        else:
+            lacks.append(i)
+    row = Row(run, values, owners, last["seconds"], last["computed_as"], last["network"])
+    return Known(row, tuple(lacks), ended[-1])
 
 
 def entries_in(records: Sequence[Record]) -> list[Entry]:
@@ -130,7 +138,8 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
         moments = spec["moments"]
         found.append(
             Entry(
-                {**spec["columns"], "seed": last.value["seed"]},
+                spec["columns"],
+                last.value["seed"],
                 values,
                 known.get(spec["about"], {}),
                 variables,
@@ -174,8 +183,7 @@ def _definitions(*fields: Any) -> tuple[dict[str, Any], str]:
         definitions[hashed] = value
         return hashed
 
-    (columns,), about = fields_of([run])
-    del columns["seed"]
+    (columns,), about = columns_of([run])
     for hashed, one in zip(run.measured, run.measure, strict=True):
         variables, axes = _described((one,))
         definitions[hashed] = {"is": one.to_json(), "variables": variables, "axes": axes}
@@ -191,17 +199,13 @@ def _definitions(*fields: Any) -> tuple[dict[str, Any], str]:
         "about": defined(about),
         "is": {name: defined(part) for name, part in parts.items()},
         "curve": curve,
-        "moments": _moments(run),
+        "moments": _moments(run.curve),
     }
     return definitions, defined(spec)
 
 
-def _everything_measured(run: Run) -> tuple[Measurement, ...]:
-    return run.measure + (() if run.curve is None else run.curve.measure)
-
-
-def _moments(run: Run) -> tuple[str, tuple[float, ...]] | None:
-    return None if run.curve is None else (run.curve.dimension, run.curve.moments)
+def _moments(curve: Curve | None) -> tuple[str, tuple[float, ...]] | None:
+    return None if curve is None else (curve.dimension, curve.moments)
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from jaxkkt.engine.measuring import CURVE
 from jaxkkt.engine.records import Entry, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
+from jaxkkt.garbage import uncollected
 from jaxkkt.runs.run import KINDS
 from jaxkkt.training import SUCCEEDED, Status
 
@@ -47,6 +48,7 @@ T = TypeVar("T")
 _FIRST = ("d", "alpha", "samples", "width", "seed")
 
 
+@uncollected()
 def to_dataset(rows: Sequence[Row], settings: Mapping[str, Any]) -> xr.Dataset:
     """`dataset` of a sweep's rows, with its settings as attributes."""
     return dataset(entries_of(rows), settings)
@@ -62,14 +64,18 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     some of the runs alone, the others have NaN, or "-", on its axis.
     """
     entries, environments = _environments(entries)
-    columns = [entry.columns for entry in entries]
     about: dict[str, Mapping[str, str]] = {}
     for some_about in _once(entry.columns_about for entry in entries):
         about.update(some_about)
+    # A value for each kind of rows: those that differ in the seed alone.
+    columns = list(_once(entry.columns for entry in entries))
+    kinds = {id(row): i for i, row in enumerate(columns)}
+    kind_of = np.array([kinds[id(entry.columns)] for entry in entries])
+    seeds, seed_of = np.unique([entry.seed for entry in entries], return_inverse=True)
     names = dict.fromkeys(name for row in columns for name in row)
     counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
     values = {name: _filled([row.get(name) for row in columns]) for name in names}
-    samples = values["samples"]
+    samples = np.array(values["samples"])[kind_of]
     if counted == "alpha":
         del values["samples"]
     else:
@@ -80,18 +86,27 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     more = [name for name in values if varies[name] and name not in dims]
     follows = _followers(values, more)
     dims += [name for name in more if name not in follows]
-    axes = {name: sorted({_key(v): v for v in values[name]}.values(), key=_key) for name in dims}
+    axes: dict[str, list[Any]] = {}
+    where: tuple[np.ndarray, ...] = ()
+    for name in dims:
+        if name == "seed":
+            axes[name], place_of = seeds.tolist(), seed_of
+        else:
+            axes[name] = sorted({_key(v): v for v in values[name]}.values(), key=_key)
+            places = {_key(v): i for i, v in enumerate(axes[name])}
+            place_of = np.array([places[_key(v)] for v in values[name]])[kind_of]
+        where += (place_of,)
+    shape = tuple(map(len, axes.values()))
     coords: dict[str, Any]
-    places = {name: {_key(v): i for i, v in enumerate(axes[name])} for name in dims}
-    where = [
-        tuple(places[name][_key(values[name][i])] for name in dims) for i in range(len(entries))
-    ]
-    sparse = prod(map(len, axes.values())) * (1 - MOST_NOT_RUN) > len(entries)
-    if sparse or len(set(where)) < len(entries):
-        dims, where = ["run"], [(i,) for i in range(len(entries))]
+    sparse = prod(shape) * (1 - MOST_NOT_RUN) > len(entries)
+    if sparse or len(np.unique(np.ravel_multi_index(where, shape))) < len(entries):
+        dims, where, shape = ["run"], (np.arange(len(entries)),), (len(entries),)
         coords = {
-            name: ("run", some) if varies[name] else ((), some[0]) for name, some in values.items()
+            name: ("run", [some[i] for i in kind_of]) if varies[name] else ((), some[0])
+            for name, some in values.items()
         }
+        one_seed = len(seeds) == 1
+        coords["seed"] = ((), int(seeds[0])) if one_seed else ("run", seeds[seed_of])
     else:
         coords = {name: (name, some) for name, some in axes.items()}
         for name, some in values.items():
@@ -101,7 +116,6 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
                 coords[name] = (kind, [at[_key(k)] for k in axes[kind]])
             elif name not in axes:
                 coords[name] = ((), some[0])
-    shape = (len(entries),) if dims == ["run"] else tuple(map(len, axes.values()))
     coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
     described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
     own: dict[str, Mapping[str, Sequence[Any]]] = {}
@@ -118,8 +132,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     made = xr.Dataset(data, coords | moments | along, attrs)
     if counted == "alpha":
         counts = np.zeros(shape, np.int64)
-        for place, count in zip(where, samples, strict=True):
-            counts[place] = count
+        counts[where] = samples
         made["samples"] = (dims, counts, about.get("samples", {}))
     return made
 
@@ -145,7 +158,7 @@ def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[
 
 def _variables(
     entries: Sequence[Entry],
-    where: list[tuple[int, ...]],
+    where: tuple[np.ndarray, ...],
     shape: tuple[int, ...],
     dims: list[str],
     axes: Mapping[str, Mapping[str, Sequence[Any]]],
@@ -156,24 +169,24 @@ def _variables(
     Those are called what `axes` calls them, or after the variable.
     """
     found: dict[str, Any] = {}
-    placed = list(zip(where, (entry.values for entry in entries), strict=True))
-    for name in sorted({name for entry in entries for name in entry.values}):
+    of_rows = [entry.values for entry in entries]
+    for name in sorted(set[str]().union(*of_rows)):
+        rows = [i for i, values in enumerate(of_rows) if name in values]
+        some = [of_rows[i][name] for i in rows]
+        index = tuple(place_of[rows] for place_of in where)
         if name in ("status", "error"):
             whole: Any = (
                 np.full(shape, NOT_RUN, np.int32) if name == "status" else np.full(shape, "", "O")
             )
-            for place, values in placed:
-                if name in values:
-                    whole[place] = values[name]
+            whole[index] = some
             found[name] = (tuple(dims), whole, {})
             continue
-        there = [(place, values[name]) for place, values in placed if name in values]
-        if all(isinstance(value, float | int) for _, value in there):
+        if all(issubclass(kind, float | int) for kind in set(map(type, some))):
             whole = np.full(shape, np.nan)
-            index = tuple(np.array([place for place, _ in there]).T)
-            whole[index] = [value for _, value in there]
+            whole[index] = some
             found[name] = (tuple(dims), whole, {})
             continue
+        there = zip(zip(*index, strict=True), some, strict=True)
         arrays = {place: np.asarray(value, float) for place, value in there}
         rank = {array.ndim for array in arrays.values()}
         if len(rank) > 1:

@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.records import Known, entries_in, entries_of, has_spec, known, record_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
+from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, values_of
 from jaxkkt.store import Store, differences
@@ -59,6 +60,7 @@ class Stored:
         self._settings: dict[Run, Mapping[str, Any]] = {}
         self._read()
 
+    @uncollected()
     def _read(self) -> None:
         self.lacking.clear()
         found = self._store.landed({run.name for run in self._sweep}, self._here, self._mix)
@@ -75,16 +77,18 @@ class Stored:
             elif computed_with == self._here:
                 self.lacking[run] = one
 
-    def drop(self, kept: Collection[Run]) -> None:
+    def drop(self, kept: Set[Run]) -> None:
         """Lets go of rows that are to be computed again: of runs that raised, and of runs to be
         `kept` whose network is not."""
-        for run, row in list(self.rows.items()):
-            gone = run in kept and not self._store.has_network(run.name, row.network)
-            if gone or "error" in row.values:
-                del self.rows[run]
+        gone = [run for run, row in self.rows.items() if "error" in row.values]
+        for run in kept & self.rows.keys():
+            if not self._store.has_network(run.name, self.rows[run].network):
+                gone.append(run)
+        for run in gone:
+            self.rows.pop(run, None)
 
     @contextmanager
-    def writing(self, part: str, kept: Collection[Run]) -> Iterator[None]:
+    def writing(self, part: str, kept: Set[Run]) -> Iterator[None]:
         """For `add`. What others wrote meanwhile is read first. The results file is written at the
         end, too, unless this process has but a part of the runs.
 
@@ -164,6 +168,7 @@ class Stored:
             log.warning("trained again: %s", error)
             return None
 
+    @uncollected()
     def table(self) -> xr.Dataset:
         """What has landed, in the order of the runs; ValueError where nothing has."""
         rows = [self.rows[run] for run in self._runs if run in self.rows]
@@ -171,11 +176,8 @@ class Stored:
             raise ValueError(
                 f"no row of these runs has landed in {self._store.folder}: sweep them there first"
             )
-        entries = [
-            entry._replace(settings=self._settings.get(row.run, self._here))
-            for entry, row in zip(entries_of(rows), rows, strict=True)
-        ]
-        return results.dataset(entries, self._told)
+        settings = [self._settings.get(row.run, self._here) for row in rows]
+        return results.dataset(entries_of(rows, settings), self._told)
 
     def refresh_results(self, table: xr.Dataset) -> None:
         """Writes the results file of a store that had all rows, where it has another one.
@@ -219,6 +221,7 @@ class Stored:
         )
 
 
+@uncollected()
 def read_store(folder: str | Path) -> xr.Dataset:
     """All rows of a store as one table, whatever versions, devices and machines wrote them.
 
@@ -233,13 +236,16 @@ def read_store(folder: str | Path) -> xr.Dataset:
     return results.dataset(entries, {})
 
 
+@uncollected()
 def read_rows(folder: str | Path) -> pd.DataFrame:
     """All rows of a store, one a run: what the run is and what was measured, by column.
 
     As `read_store`, but for arrays, which are lists here. Empty where there is no row.
     """
     entries = entries_in(Store.existing(folder).records())
-    return pd.DataFrame([{**entry.columns, **entry.values} for entry in entries])
+    return pd.DataFrame(
+        [{**entry.columns, "seed": entry.seed, **entry.values} for entry in entries]
+    )
 
 
 def _by_column(columns: Collection[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -1,7 +1,7 @@
 """A run: one network trained on one dataset and measured, as data."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -175,8 +175,9 @@ class Run(Spec):
             yield (f"measure{i}" if i else "measure"), one
 
     def fields(self) -> dict[str, Any]:
-        """Everything that a table of runs shows, by name; see `fields_of`."""
-        return fields_of([self])[0][0]
+        """Everything that a table of runs shows, by name; see `columns_of`."""
+        (columns,), _ = columns_of([self])
+        return {**columns, "seed": self.seed}
 
     def init_key(self) -> PRNGKeyArray:
         return self.initialization.key(self.seed, self.width, self.d)
@@ -203,8 +204,11 @@ KINDS = tuple(_COLUMNS.values())
 _PREFIXED = ("init",)
 
 
-def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
-    """The columns of a table of runs: a dictionary a run, and the attributes of each column.
+def columns_of(
+    runs: Sequence[Run],
+) -> tuple[list[Mapping[str, Any]], dict[str, dict[str, str]]]:
+    """The columns of a table of runs but for the seed: a dictionary a run, the same one for runs
+    that differ in the seed alone; and the attributes of each column.
 
     Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
     their own names; with the name of the part before it where two parts share a name, and for
@@ -229,10 +233,9 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
             described_values = spec.describe_values()
             attributes.update({(part, name): a for name, a in described_values.items()})
         row["", "measure"] = ", ".join(one.label for one in run.measure)
-        row["", "seed"] = run.seed
         columns.append(row)
     attributes["", "seed"] = dict(Run.__dataclass_fields__["seed"].metadata)
-    owners: dict[str, set[str]] = {}
+    owners: dict[str, set[str]] = {"seed": {""}}
     for row in columns:
         for part, name in row:
             owners.setdefault(name, set()).add(part)
@@ -242,7 +245,7 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
         shared = len(owners[name]) > 1 or part in _PREFIXED
         return f"{part}_{name}" if part and shared else name
 
-    found = [
+    found: list[Mapping[str, Any]] = [
         {title(*key): labels.get(id(value), value) for key, value in row.items()} for row in columns
     ]
     known = {
@@ -250,9 +253,7 @@ def fields_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[str, dict
         for key, a in attributes.items()
         if key[1] in owners
     }
-    return [
-        {**found[place], "seed": run.seed} for run, place in zip(runs, of_runs, strict=True)
-    ], known
+    return [found[place] for place in of_runs], known
 
 
 def values_of(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -261,7 +262,7 @@ def values_of(runs: Sequence[Run]) -> dict[str, list[Any]]:
     for run in runs:
         kinds.setdefault(tuple(map(id, run.apart_from_seed)), run)
     values: dict[str, dict[Any, None]] = {}
-    for row in fields_of(list(kinds.values()))[0]:
+    for row in columns_of(list(kinds.values()))[0]:
         for name, value in row.items():
             values.setdefault(name, {})[value] = None
     values["seed"] = dict.fromkeys(run.seed for run in runs)
@@ -326,12 +327,12 @@ def unique(runs: Sequence[Run]) -> list[Run]:
 
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
-    return run.seed, *map(_told, run.apart_from_seed)
+    return run.seed, *_told(*run.apart_from_seed)
 
 
 @by_identity
-def _told(value: Any) -> str:
-    return repr(value)
+def _told(*fields: Any) -> tuple[str, ...]:
+    return tuple(map(repr, fields))
 
 
 @by_identity

@@ -133,19 +133,20 @@ def _whole_lines(path: Path) -> bytes:
 
 def _contradictions(segments: Sequence[Segment]) -> list[str]:
     """Rows of one name and settings, computed alike, that do not say the same."""
-    first: dict[str, tuple[Segment, dict[str, object]]] = {}
+    first: dict[tuple[int, str, str], tuple[Segment, dict[str, object]]] = {}
+    places: dict[str, int] = {}
     problems = []
     for segment in segments:
         settings = json.dumps(segment.about["settings"], sort_keys=True) if segment.rows else ""
+        place = places.setdefault(settings, len(places))
         for name, value in segment.rows:
             said = _said(value)
             if said is None:
                 continue
-            key = f"{settings} {value['computed_as']} {name}"
-            there, before = first.setdefault(key, (segment, {}))
+            there, before = first.setdefault((place, value["computed_as"], name), (segment, {}))
             for part, values in said.items():
                 old = before.setdefault(part, values)
-                if json.dumps(old) != json.dumps(values):
+                if old is not values and json.dumps(old) != json.dumps(values):
                     told = differences(old, values, ("in one", "in the other"), f".{part}")
                     problems.append(
                         f"{there.path} and {segment.path} differ in {name}: {'; '.join(told[:3])}"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from jaxkkt import engine
 from jaxkkt.engine.results import NOT_RUN
 from jaxkkt.networks import Params
-from jaxkkt.runs.run import Run, fields_of
+from jaxkkt.runs.run import Run, columns_of
 from jaxkkt.studies.claims import Claim
 
 
@@ -30,8 +30,9 @@ class Context:
 
     def row(self, results: xr.Dataset, run: Run) -> xr.Dataset | None:
         """What the sweep's results say of one run, or None where it has not landed."""
-        columns = fields_of(list(self.runs))[0][list(self.runs).index(run)]
-        place = {name: columns[name] for name in map(str, results.dims) if name in columns}
+        columns, _ = columns_of(self.runs)
+        mine = {**columns[list(self.runs).index(run)], "seed": run.seed}
+        place = {name: mine[name] for name in map(str, results.dims) if name in mine}
         if any(value not in results[name].values for name, value in place.items()):
             return None
         found = results.sel(place)
