@@ -29,12 +29,13 @@ import numpy as np
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.engine import draws, lanes, measuring
+from jaxkkt.engine import draws, measuring, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
-from jaxkkt.engine.lanes import Tally, run_bucket
+from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.stored import Stored
+from jaxkkt.engine.tally import Tally
 
 # d, samples, width, and how many runs a sweep of them has.
 SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))
@@ -155,8 +156,8 @@ def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
         decode=timed("decode", programs.decode),
     )
     with _replaced(
-        (lanes, "draw_batch", timed("draw", lanes.draw_batch)),
-        (lanes, "measure_batch", timed("measure", lanes.measure_batch)),
+        (slots, "draw_batch", timed("draw", slots.draw_batch)),
+        (slots, "measure_batch", timed("measure", slots.measure_batch)),
     ):
         started = time.perf_counter()
         list(run_bucket(bucket, deque(bucket.runs), timing_, Tally()))

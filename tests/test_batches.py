@@ -11,12 +11,13 @@ import pytest
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import draws, lanes, measuring
+from jaxkkt.engine import draws, measuring, slots
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.lanes import Tally, run_bucket
+from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.tally import Tally
 from jaxkkt.specs.same import by_identity
 
 SHAPES = ((7, 9, 21), (16, 16, 32), (256, 256, 256))
@@ -206,7 +207,7 @@ def test_what_is_drawn_on_the_device_is_not_drawn_by_the_host(monkeypatch):
         raise AssertionError("the host draws")
 
     monkeypatch.setattr(draws, "stacked", by_the_host)
-    monkeypatch.setattr(lanes, "draw", by_the_host)
+    monkeypatch.setattr(slots, "draw", by_the_host)
     runs = jk.grid(d=8, samples=6, width=20, seed=range(3), data=["sphere", "gaussian"])
     assert (sweep(runs).status == jk.Status.CONVERGED).all()
 

@@ -14,7 +14,7 @@ import xarray as xr
 from cases import rows_in, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import checkpoints, lanes
+from jaxkkt.engine import checkpoints, lanes, slots, tally
 from jaxkkt.engine.checkpoints import Checkpoints
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
@@ -39,7 +39,7 @@ KINDS = {
 def often(monkeypatch, one_lane):
     """A checkpoint after every chunk, and chunks of few steps."""
     monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr(lanes, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(slots, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(lanes, "CHUNK_SECONDS", 0.0)
 
 
@@ -98,7 +98,7 @@ def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     tallies = []
     monkeypatch.setattr(
-        jk.engine.driver, "Tally", lambda: tallies.append(lanes.Tally()) or tallies[-1]
+        jk.engine.driver, "Tally", lambda: tallies.append(tally.Tally()) or tallies[-1]
     )
     table = sweep(runs, store=tmp_path)
     assert 0 < tallies[0].lane_steps < table.steps.item() - 10
@@ -171,9 +171,9 @@ def test_they_are_saved_at_a_stop(tmp_path, monkeypatch):
 LONG = """
 import sys
 import jaxkkt as jk
-from jaxkkt.engine import checkpoints, lanes
+from jaxkkt.engine import checkpoints, slots
 
-checkpoints.SECONDS_BETWEEN_CHECKPOINTS = lanes.SECONDS_BETWEEN_CHECKPOINTS = 1.0
+checkpoints.SECONDS_BETWEEN_CHECKPOINTS = slots.SECONDS_BETWEEN_CHECKPOINTS = 1.0
 runs = jk.grid(d=200, samples=300, width=200, delta=0.0003, seed=[0])
 jk.sweep(runs, store=sys.argv[1], progress=False)
 """

@@ -14,12 +14,13 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, lanes, results
+from jaxkkt.engine import buckets, lanes, results, slots
 from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.draws import draw
-from jaxkkt.engine.lanes import Tally, run_bucket
+from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.rows import Row
+from jaxkkt.engine.tally import Tally
 from jaxkkt.training import Status
 
 
@@ -182,7 +183,7 @@ class TestRuns:
         def fail(*args):
             raise MemoryError("not enough")
 
-        monkeypatch.setattr(lanes, "draw_batch", fail)
+        monkeypatch.setattr(slots, "draw_batch", fail)
         with pytest.raises(MemoryError, match="not enough"):
             sweep(mixed_grid())
 

@@ -8,7 +8,7 @@ import xarray as xr
 from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, driver, lanes, streams
+from jaxkkt.engine import buckets, driver, lanes, slots, streams
 from jaxkkt.engine.buckets import lane_bytes
 
 RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
@@ -95,7 +95,7 @@ def test_where_idle_lanes_do_not_fit_there_are_fewer(eight_lanes, monkeypatch):
 
 def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch):
     eight_lanes(8)
-    measure, failed = lanes.measure_batch, []
+    measure, failed = slots.measure_batch, []
 
     def full_at_first(*args):
         if len(failed) < 2:
@@ -103,7 +103,7 @@ def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return measure(*args)
 
-    monkeypatch.setattr(lanes, "measure_batch", full_at_first)
+    monkeypatch.setattr(slots, "measure_batch", full_at_first)
     assert (sweep(RUNS).status == jk.Status.CONVERGED).all()
     assert len(failed) == 2
 

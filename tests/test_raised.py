@@ -13,7 +13,7 @@ from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.engine import executors, lanes
+from jaxkkt.engine import executors, slots
 from jaxkkt.store import Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
@@ -86,14 +86,14 @@ def test_on_the_way():
 
 
 def test_data_that_cannot_be_drawn(sound, monkeypatch):
-    draw = lanes.draw_batch
+    draw = slots.draw_batch
 
     def drawn(drawing, words, runs, *rest):
         if any(run.seed == 2 for run in runs):
             raise ArithmeticError("an unlucky draw")
         return draw(drawing, words, runs, *rest)
 
-    monkeypatch.setattr(lanes, "draw_batch", drawn)
+    monkeypatch.setattr(slots, "draw_batch", drawn)
     table = sweep(runs_of())
     assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
     others = table.drop_vars("error").isel(seed=[0, 1, 3])
@@ -102,7 +102,7 @@ def test_data_that_cannot_be_drawn(sound, monkeypatch):
 
 def test_memory_that_runs_out_beside_a_draw_that_raises_loses_nothing(monkeypatch):
     """The runs that were not yet placed are tried again with fewer lanes."""
-    draw, full = lanes.draw_batch, []
+    draw, full = slots.draw_batch, []
 
     def drawn(drawing, words, runs, *rest):
         if any(run.seed == 1 for run in runs):
@@ -112,7 +112,7 @@ def test_memory_that_runs_out_beside_a_draw_that_raises_loses_nothing(monkeypatc
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return draw(drawing, words, runs, *rest)
 
-    monkeypatch.setattr(lanes, "draw_batch", drawn)
+    monkeypatch.setattr(slots, "draw_batch", drawn)
     table = sweep(jk.grid(**SIZES, seed=range(4), measure=()))
     assert full
     assert (table.status.values.ravel() == [1, jk.Status.RAISED, 1, 1]).all()

@@ -17,7 +17,7 @@ import xarray as xr
 from cases import rows_in, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import lanes, remeasuring, stored, streams
+from jaxkkt.engine import remeasuring, slots, stored, streams
 from jaxkkt.store import Busy, Store, Writer
 from jaxkkt.store.arrays import digest_of
 
@@ -84,8 +84,8 @@ class TestKilled:
         whole = sweep(runs, store=tmp_path / "whole", keep="params")
         expected = values(tmp_path / "whole")
         trained, points = [], 0
-        row = lanes._row
-        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        row = slots._row
+        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
         while True:
             points += 1
             waiting.clear()
@@ -158,13 +158,13 @@ class TestStore:
 
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
         drawn = []
-        draw = lanes.draw_batch
+        draw = slots.draw_batch
 
         def draw_batch(drawing, words, runs, *rest):
             drawn.extend(runs)
             return draw(drawing, words, runs, *rest)
 
-        monkeypatch.setattr(lanes, "draw_batch", draw_batch)
+        monkeypatch.setattr(slots, "draw_batch", draw_batch)
 
         def full(self, *row):
             raise OSError("no space left")
@@ -225,7 +225,7 @@ class TestStore:
     def test_a_folder_that_cannot_be_written_is_told_before_training(self, tmp_path, monkeypatch):
         first = sweep(RUNS[:1], store=tmp_path)
         drawn = []
-        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
+        monkeypatch.setattr(slots, "draw_batch", lambda *args: drawn.append(args))
 
         def fails(path, *_, **__):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -243,7 +243,7 @@ class TestStore:
 
     def test_a_store_in_use_is_told_before_training(self, tmp_path, monkeypatch):
         drawn = []
-        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
+        monkeypatch.setattr(slots, "draw_batch", lambda *args: drawn.append(args))
         with Store(tmp_path).writing({}), pytest.raises(Busy, match="is being written by process"):
             sweep(RUNS, store=tmp_path)
         assert not drawn
@@ -266,7 +266,7 @@ class TestStore:
 
     def test_networks_that_do_not_fit_the_disk(self, tmp_path, monkeypatch):
         drawn = []
-        monkeypatch.setattr(lanes, "draw_batch", lambda *args: drawn.append(args))
+        monkeypatch.setattr(slots, "draw_batch", lambda *args: drawn.append(args))
         monkeypatch.setattr(stored, "disk_usage", lambda _: SimpleNamespace(free=2000))
         with pytest.raises(OSError, match=r"3 networks take 0.0 MiB, and .* has 0.0 MiB free"):
             sweep(RUNS, store=tmp_path, keep="params")
@@ -317,8 +317,8 @@ class TestExtended:
     def test_by_measurements(self, tmp_path, monkeypatch, keep):
         """Of kept networks they are made without training; others train again, to one network."""
         sweep(RUNS, store=tmp_path, keep=keep)
-        trained, row = [], lanes._row
-        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        trained, row = [], slots._row
+        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
         more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
         table = sweep(more, store=tmp_path)
         assert len(trained) == (0 if keep else 3)

@@ -9,7 +9,7 @@ import xarray as xr
 import jaxkkt as jk
 from jaxkkt import draw, held_out, lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
-from jaxkkt.engine import lanes
+from jaxkkt.engine import slots
 from jaxkkt.perturbations import StepStatus
 from jaxkkt.theory import wang
 from sweeps import (
@@ -211,8 +211,8 @@ class TestRobust:
         (row, *others) = (folder / "rows").iterdir()
         assert len(others) == 3
         row.unlink()
-        trained, row = [], lanes._row
-        monkeypatch.setattr(lanes, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        trained, row = [], slots._row
+        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
         assert wang_robust.STUDY.main(arguments) == 0
         assert len(trained) == 1
         xr.testing.assert_identical(xr.load_dataset(folder / "results.nc"), table)

@@ -21,13 +21,13 @@ from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams, structur
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
-from jaxkkt.engine.lanes import Tally, together
-from jaxkkt.engine.measuring import names_of
+from jaxkkt.engine.names import names_of
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
+from jaxkkt.engine.tally import Tally, together
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.run import Run, unique, values_of
 from jaxkkt.store import Store

@@ -19,9 +19,9 @@ import cloudpickle
 
 from jaxkkt.engine.buckets import Bucket, streams
 from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
-from jaxkkt.engine.lanes import Tally, together
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
+from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable

@@ -1,4 +1,4 @@
-"""Measuring trained networks, several at a time, and what a measurement returns."""
+"""Measuring trained networks, several at a time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,53 +17,13 @@ from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, sent_once
+from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import round_up
 from jaxkkt.specs.same import by_identity
 
-# Names that the engine gives to how a run ended, and to the moments of a curve.
-ENDING = ("log_loss", "steps", "status", "error")
-CURVE = "curve_"
 Values = dict[str, Any]
-
-
-class Trained(NamedTuple):
-    """Networks with what they started from and trained on, stacked and padded on the device."""
-
-    params: Params
-    start: Params
-    data: Dataset
-
-    def at(self, i: int, run: Run) -> "Alone":
-        """One of them at its run's own size."""
-        return Alone(self, i, run)
-
-
-class Alone:
-    """One network of several at its run's own size, as NumPy arrays, made when asked for."""
-
-    def __init__(self, trained: Trained, i: int, run: Run) -> None:
-        self._all, self._i, self._run = trained, i, run
-
-    @property
-    def params(self) -> Params:
-        return self._network(self._all.params)
-
-    @property
-    def start(self) -> Params:
-        return self._network(self._all.start)
-
-    @property
-    def data(self) -> Dataset:
-        x, y = (np.asarray(leaf)[self._i] for leaf in self._all.data)
-        return Dataset(x[: self._run.samples, : self._run.d].copy(), y[: self._run.samples].copy())
-
-    def _network(self, some: Params) -> Params:
-        w, b, v = (np.asarray(leaf)[self._i] for leaf in some)
-        k, d = self._run.width, self._run.d
-        return Params(w[:k, :d].copy(), b[:k].copy(), v[:k].copy())
 
 
 class Beside(NamedTuple):
@@ -274,7 +234,7 @@ def compile_measurements(
 ) -> None:
     """Compiles ahead what measuring so many of such runs at a time will take."""
     m, d, k = shape
-    like = Trained(_network(k, d), _network(k, d), _points(m, d))
+    like = Trained(network_like(k, d), network_like(k, d), points_like(m, d))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
     for job in _jobs([run], [measurements], d, {}):
         measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
@@ -346,71 +306,3 @@ def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:
 def _shapes_in(layout: Layout) -> Any:
     leaves = [jax.ShapeDtypeStruct(*leaf) for leaf in layout.leaves]
     return jax.tree.unflatten(layout.tree, leaves)
-
-
-def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The names that the measurements return, without running them.
-
-    Raises ValueError where two return the same name, or one that the engine gives itself.
-    """
-    owners: dict[str, Measurement] = {}
-    fields = run.fields()
-    for one in measurements:
-        if one.on_host:
-            continue
-        shapes = _example(run, one)
-        try:
-            returned = jax.eval_shape(measured, one, *shapes)
-        except jax.errors.JAXTypeError as error:
-            raise ValueError(
-                f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
-                "or make it a jk.Measurement with `on_host = True`, which is not compiled. "
-                f"{error}"
-            ) from error
-        for name in returned:
-            taken = "the engine's own name" if name in ENDING or name.startswith(CURVE) else ""
-            if taken or name in fields:
-                raise ValueError(
-                    f"the measurement {one.label!r} returns {name!r}, which is "
-                    f"{taken or 'a field of the run'}: call it something else"
-                )
-            if name in owners:
-                raise ValueError(
-                    f"the measurements {owners[name].label!r} and {one.label!r} both return "
-                    f"{name!r}: call one of them something else"
-                )
-            owners[name] = one
-    return owners
-
-
-def _dtype() -> Any:
-    return jax.dtypes.canonicalize_dtype(float)
-
-
-def _like(arrays: Any) -> Any:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
-
-
-def _network(width: int, dim: int) -> Any:
-    return Params(_shape(width, dim), _shape(width), _shape(width))
-
-
-def _points(samples: int, dim: int) -> Any:
-    return Dataset(_shape(samples, dim), _shape(samples))
-
-
-def _shape(*sizes: int) -> Any:
-    return jax.ShapeDtypeStruct(sizes, _dtype())
-
-
-def _example(run: Run, one: Measurement) -> list[Any]:
-    m, d, k = run.samples, run.d, run.width
-    if one.padded:  # what is traced for the names is of use when it is compiled
-        m, d, k = round_up(m), round_up(d), round_up(k)
-    params = _network(k, d)
-    asked = {"params": params, "start": params, "data": _points(m, d)}
-    asked["protocol"] = run.protocol
-    test = asked_for("test", run, [one])
-    asked["test"] = None if test is None else _points(test.y.size, d)
-    asked["truth"] = _like(asked_for("truth", run, [one]))
-    return [asked[name] for name in one.needs()]

@@ -19,9 +19,10 @@ from jaxkkt.engine.batches import over
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
 from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
-from jaxkkt.engine.measuring import Trained, compile_measurements, measure_program
+from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.trained import Trained
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs.data import Data, fold

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from jaxkkt.engine.lanes import Tally
+from jaxkkt.engine.tally import Tally
 
 log = logging.getLogger("jaxkkt")
 

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from jaxkkt.engine.measuring import CURVE
+from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.records import Entry, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole

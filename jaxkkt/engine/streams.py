@@ -15,9 +15,10 @@ import jax
 
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import settings, using
-from jaxkkt.engine.lanes import OutOfMemory, Tally, run_bucket
+from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row, raised
+from jaxkkt.engine.tally import Tally
 from jaxkkt.runs.run import Run
 
 T = TypeVar("T")

@@ -91,7 +91,7 @@ PROTECTIONS = (
         3,
         "runs under way are saved at a stop",
         "engine/lanes.py",
-        "        batch.save(SECONDS_WORTH_SAVING)\n",
+        "        slots.save(SECONDS_WORTH_SAVING)\n",
         "        pass\n",
         "test_checkpoints.py::test_they_are_saved_at_a_stop",
     ),
@@ -340,7 +340,7 @@ PROTECTIONS = (
     Protection(
         45,
         "a run that raises ends with that",
-        "engine/lanes.py",
+        "engine/slots.py",
         "                row = raised(one.run, error)\n",
         "                raise\n",
         "test_raised.py",

@@ -1,0 +1,69 @@
+"""Names of what is measured, known before anything runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxkkt.engine.draws import asked_for
+from jaxkkt.engine.trained import network_like, points_like
+from jaxkkt.measurements import Measurement, measured
+from jaxkkt.runs.run import Run
+from jaxkkt.specs.data import round_up
+
+# Names that the engine gives to how a run ended, and to the moments of a curve.
+ENDING = ("log_loss", "steps", "status", "error")
+CURVE = "curve_"
+
+
+def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The names that the measurements return, without running them.
+
+    Raises ValueError where two return the same name, or one that the engine gives itself.
+    """
+    owners: dict[str, Measurement] = {}
+    fields = run.fields()
+    for one in measurements:
+        if one.on_host:
+            continue
+        shapes = _example(run, one)
+        try:
+            returned = jax.eval_shape(measured, one, *shapes)
+        except jax.errors.JAXTypeError as error:
+            raise ValueError(
+                f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
+                "or make it a jk.Measurement with `on_host = True`, which is not compiled. "
+                f"{error}"
+            ) from error
+        for name in returned:
+            taken = "the engine's own name" if name in ENDING or name.startswith(CURVE) else ""
+            if taken or name in fields:
+                raise ValueError(
+                    f"the measurement {one.label!r} returns {name!r}, which is "
+                    f"{taken or 'a field of the run'}: call it something else"
+                )
+            if name in owners:
+                raise ValueError(
+                    f"the measurements {owners[name].label!r} and {one.label!r} both return "
+                    f"{name!r}: call one of them something else"
+                )
+            owners[name] = one
+    return owners
+
+
+def _example(run: Run, one: Measurement) -> list[Any]:
+    m, d, k = run.samples, run.d, run.width
+    if one.padded:  # what is traced for the names is of use when it is compiled
+        m, d, k = round_up(m), round_up(d), round_up(k)
+    params = network_like(k, d)
+    asked = {"params": params, "start": params, "data": points_like(m, d)}
+    asked["protocol"] = run.protocol
+    test = asked_for("test", run, [one])
+    asked["test"] = None if test is None else points_like(test.y.size, d)
+    asked["truth"] = _like(asked_for("truth", run, [one]))
+    return [asked[name] for name in one.needs()]
+
+
+def _like(arrays: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)

@@ -1,0 +1,294 @@
+"""A stream's slots: runs are put into them, taken out, measured, and saved on their way."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.checkpoints import (
+    SECONDS_BETWEEN_CHECKPOINTS,
+    Checkpoints,
+    UnderWay,
+    numbers_in,
+)
+from jaxkkt.engine.devices import device, out_of_memory
+from jaxkkt.engine.draws import draw, draw_batch
+from jaxkkt.engine.measuring import measure_batch
+from jaxkkt.engine.names import CURVE
+from jaxkkt.engine.packing import sent_once
+from jaxkkt.engine.programs import Programs, Report, Slot, restore
+from jaxkkt.engine.rows import Row, plain, raised
+from jaxkkt.engine.trained import Alone
+from jaxkkt.measurements import Measurement
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run
+from jaxkkt.store.arrays import digest_of
+from jaxkkt.training import Status
+
+RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED))
+
+
+@dataclass
+class _Occupant:
+    """A run in its slot, and what was measured on its way."""
+
+    run: Run
+    began: float
+    moments: list[dict[str, Any]] = field(default_factory=list)
+    networks: list[Params] = field(default_factory=list)
+
+
+class _Ended(NamedTuple):
+    """A run that has ended or paused: its network, how it stands, and what was measured of it, or
+    what raised."""
+
+    slot: int
+    one: _Occupant
+    trained: Alone
+    ending: dict[str, Any]
+    found: list[dict[str, Any]] | Exception
+
+
+class Slots:
+    """A stream's slots: which run is in which, and the device's side of them."""
+
+    def __init__(
+        self, bucket: Bucket, programs: Programs, checkpoints: Path | None, keep: Collection[Run]
+    ) -> None:
+        self.bucket, self._programs, self._keep = bucket, programs, keep
+        self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
+        self._computed_with = bucket.computed_with
+        self._slots: list[_Occupant | None] = [None] * bucket.slots
+        self._arrays: Slot | None = None
+        # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
+        # few rows not all are errors then, unless all runs are.
+        self.undrawn: list[Row] = []
+
+    @property
+    def runs(self) -> list[Run]:
+        return [one.run for one in self._slots if one is not None]
+
+    @property
+    def occupied(self) -> list[int]:
+        return [i for i, one in enumerate(self._slots) if one is not None]
+
+    def take_in(self, queue: deque[Run]) -> None:
+        """Fills free slots from the queue."""
+        if self._arrays is None:
+            self._arrays = self._programs.idle()
+        while free := [i for i, one in enumerate(self._slots) if one is None]:
+            taken = self._next(queue, min(len(free), self.bucket.turn))
+            if not taken:
+                return
+            mine = dict(zip(free, taken, strict=False))
+            if not self._placed(mine) and len(mine) > 1:
+                for i, run in mine.items():
+                    self._placed({i: run})
+
+    def _placed(self, mine: Mapping[int, Run]) -> bool:
+        """Whether these could be drawn. One that could not is among the `undrawn`; several stay in
+        their slots, to be tried one by one."""
+        for i, run in mine.items():
+            self._slots[i] = _Occupant(run, perf_counter())
+        try:
+            self._place(mine)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            if len(mine) == 1:
+                ((i, run),) = mine.items()
+                self._slots[i] = None
+                self.undrawn.append(raised(run, error))
+            return False
+        return True
+
+    def _next(self, queue: deque[Run], most: int) -> list[Run]:
+        """Runs that are drawn alike."""
+        rows, taken = self._programs.rows, list[Run]()
+        while len(taken) < most and (run := _popped(queue)) is not None:
+            if taken and rows.drawing(run) != rows.drawing(taken[0]):
+                queue.appendleft(run)
+                break
+            taken.append(run)
+        return taken
+
+    def _place(self, mine: Mapping[int, Run]) -> None:
+        rows, bucket = self._programs.rows, self.bucket
+        found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
+        told = self._programs.rows.of_none(self.bucket)
+        for row, (i, run) in zip(told, mine.items(), strict=False):
+            row[:] = rows.packed(run, i, len(self._at(i).moments))
+        runs = list(mine.values())
+        words = jax.device_put(told)
+        drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
+        self._arrays = self._programs.place(self._arrays, words, drawn)
+        for i, state in found.items():
+            if state is not None:
+                self._arrays = restore(self._arrays, np.int32(i), state)
+
+    def _at(self, i: int) -> _Occupant:
+        one = self._slots[i]
+        assert one is not None
+        return one
+
+    def advance(self, chunk: int, enough: int) -> Report:
+        """All slots by so many trips, a group until `enough` of its runs have ended."""
+        limits = sent_once(np.array([chunk, enough], np.int32), device())
+        self._arrays, told = self._programs.advance(self._arrays, limits)
+        return self._programs.report.unpacked(np.asarray(told))
+
+    def take_out(self, slots: Sequence[int], status: Sequence[int]) -> Iterator[tuple[Row, int]]:
+        """Measures the runs in these slots; the rows of those that have ended, and their steps."""
+        undrawn = [i for i in slots if status[i] == RAISED]
+        paused = [i for i in slots if status[i] == PAUSED]
+        at_the_end = [i for i in slots if i not in undrawn and i not in paused]
+        for i, one, trained, ending, found in self._measured(at_the_end, _at_its_end):
+            self._slots[i] = None
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                row = _row(one, ending, trained.params, found, one.run in self._keep)
+                row = row._replace(computed_as=self._computed_with)
+            except Exception as error:
+                row = raised(one.run, error)
+            yield row, int(ending["steps"]) + 1
+        yield from self._go_on(self._measured(paused, _on_its_way))
+        for i in undrawn:
+            run, self._slots[i] = self._at(i).run, None
+            yield self._undrawn(run), 1
+
+    def _measured(
+        self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
+    ) -> list[_Ended]:
+        if not slots:
+            return []
+        programs, bucket = self._programs, self.bucket
+        places = np.full(bucket.turn, bucket.slots, np.int32)
+        places[: len(slots)] = slots
+        trained, words = programs.decode(places, self._arrays)
+        endings, told = programs.ending.unpacked(np.asarray(words))
+        mine = [self._at(i) for i in slots]
+        runs = [one.run for one in mine]
+        curves = [_curve(one) for one in mine]
+        found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
+        params = jax.device_get(trained.params) if told is None else told
+        trained = trained._replace(params=params)
+        return [
+            _Ended(i, one, trained.at(r, one.run), {n: v[r] for n, v in endings.items()}, found[r])
+            for r, (i, one) in enumerate(zip(slots, mine, strict=True))
+        ]
+
+    def _go_on(self, ended: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
+        """Notes the moments of runs that have paused, and lets them go on."""
+        told = self._programs.rows.of_none(self.bucket)
+        for row, (i, one, trained, ending, found) in zip(told, ended, strict=False):
+            if isinstance(found, Exception):
+                self._slots[i] = None
+                yield raised(one.run, found), int(ending["steps"]) + 1
+                continue
+            _note(one, trained, ending, found)
+            row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
+        if ended:
+            assert self._programs.resume is not None
+            self._arrays = self._programs.resume(self._arrays, told)
+
+    def _undrawn(self, run: Run) -> Row:
+        """The row of a run whose data cannot be trained on."""
+        try:
+            draw(run)
+        except Exception as error:
+            return raised(run, error)
+        return raised(run, ValueError("what was drawn cannot be trained on"))
+
+    def _goes_on(self, i: int) -> Any:
+        """The state that a run goes on from, None where it begins."""
+        assert self._saved is not None
+        assert self._arrays is not None
+        leaves, structure = jax.tree.flatten(self._arrays.state)
+        one = self._at(i)
+        found = self._saved.load(one.run, leaves)
+        if found is None:
+            return None
+        one.began -= found.seconds
+        one.moments, one.networks = list(found.moments), list(found.networks)
+        return jax.tree.unflatten(structure, found.state)
+
+    def save_if_due(self) -> None:
+        if self._saved is not None and self._saved.are_due():
+            self.save(SECONDS_BETWEEN_CHECKPOINTS)
+
+    def save(self, seconds: float) -> None:
+        """Saves the runs that have trained for so long."""
+        now = perf_counter()
+        old = [(i, one) for i, one in enumerate(self._slots) if one and now - one.began > seconds]
+        if not old or self._saved is None or self._arrays is None:
+            return
+        leaves = [numbers_in(leaf) for leaf in jax.tree.leaves(self._arrays.state)]
+        for i, one in old:
+            state = [leaf[i] for leaf in leaves]
+            self._saved.save(one.run, UnderWay(state, one.moments, one.networks, now - one.began))
+
+
+def _at_its_end(run: Run) -> tuple[Measurement, ...]:
+    return run.measure
+
+
+def _on_its_way(run: Run) -> tuple[Measurement, ...]:
+    assert run.curve is not None
+    return run.curve.measure
+
+
+def _curve(one: _Occupant) -> Params | None:
+    """The networks on a run's way, stacked."""
+    if not one.networks:
+        return None
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
+
+
+def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: Any) -> None:
+    """What was measured of a run at a moment of its curve."""
+    params, (x, y) = trained.params, trained.data
+    margins = y * _outputs(params, x)
+    noted = {
+        "log_loss": ending["log_loss"],
+        "steps": ending["steps"],
+        "min_margin": margins.min(),
+        "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
+    }
+    for values in found:
+        noted |= values
+    one.moments.append(noted)
+    one.networks.append(params)
+
+
+def _outputs(params: Params, x: Any) -> Any:
+    return np.maximum(x @ params.w.T + params.b, 0) @ params.v
+
+
+def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, keep: bool) -> Row:
+    run = one.run
+    values: dict[str, Any] = {}
+    if run.curve is not None:
+        missing = len(run.curve.moments) - len(one.moments)
+        for name in dict.fromkeys(name for moment in one.moments for name in moment):
+            reached = [np.asarray(moment[name], float) for moment in one.moments]
+            nothing = [np.full(reached[0].shape, np.nan)] * missing
+            values[CURVE + name] = np.stack(reached + nothing)
+    values |= ending
+    seconds = perf_counter() - one.began
+    network = digest_of(params._asdict())
+    row = Row(run, plain(values), {}, seconds, network=network, kept=params if keep else None)
+    return row.with_values(found)
+
+
+def _popped(queue: deque[Run]) -> Run | None:
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
