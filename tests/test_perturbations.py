@@ -227,9 +227,8 @@ def test_second_call_does_not_compile():
 
 @pytest.mark.slow
 def test_transfer_tries_the_direction_of_a_on_the_margin_of_b():
-    params, x, y, _, _ = classified(0, k=60)
-    keys = jax.random.split(jax.random.key(9), 3)
-    nearby = [jax.tree.map(lambda p, key=key: p + _noise(key, p), params) for key in keys]
+    params, x, y, _, _ = classified(5, k=60)
+    nearby = [jax.tree.map(lambda p, seed=seed: p + _noise(seed, p), params) for seed in range(3)]
     nearby[2] = nearby[2]._replace(v=-params.v)  # misclassifies: nobody on its margin
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nearby)
     flips = perturbations.transfer_matrix(stacked, x, y, slack=2.0)

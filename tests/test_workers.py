@@ -38,7 +38,16 @@ def slow_square(number):
     return square(number)
 
 
+def kill_beside(path):
+    """Kills its own process once the other one has begun."""
+    while not os.path.exists(path + ".begun"):
+        sleep(0.05)
+    kill()
+
+
 def wait_for(path, seconds):
+    with open(path + ".begun", "a") as file:
+        file.write(f"{os.getpid()}\n")
     began = monotonic()
     while not os.path.exists(path) and monotonic() - began < seconds:
         sleep(0.05)
@@ -73,13 +82,32 @@ class TestWorkers:
 
     def test_what_runs_beside_is_not_blamed(self, tmp_path):
         """However long it takes: it lasts until the killer has been told, or alone a while."""
+        path = tmp_path / "told"
         with Workers(2) as workers:
-            beside = workers.submit(wait_for, str(tmp_path / "told"), 10.0)
-            killer = workers.submit(kill)
+            beside = workers.submit(wait_for, str(path), 10.0)
+            killer = workers.submit(kill_beside, str(path))
             with pytest.raises(WorkerKilled):
                 killer.result()
-            (tmp_path / "told").touch()
+            path.touch()
             assert beside.result() == "lived"
+
+    def test_a_death_is_seen_while_others_work(self, tmp_path):
+        """Also of the process that the pool started last, and does not watch yet."""
+        path, begun = tmp_path / "told", tmp_path / "told.begun"
+
+        def pids(count):
+            began = monotonic()
+            while not begun.exists() or len(begun.read_text().split()) < count:
+                assert monotonic() - began < 30
+                sleep(0.05)
+            return [int(pid) for pid in begun.read_text().split()]
+
+        with Workers(2) as workers:
+            futures = [workers.submit(wait_for, str(path), 90.0) for _ in range(2)]
+            os.kill(max(pids(2)), signal.SIGKILL)
+            pids(3)
+            path.touch()
+            assert [future.result() for future in futures] == ["lived", "lived"]
 
     def test_a_death_that_is_not_seen_yet(self):
         """Idle, so that nothing tells of it: the next task finds the pool broken."""

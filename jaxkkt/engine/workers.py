@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from threading import Condition, Thread
 from types import TracebackType
 from typing import Any
@@ -81,6 +83,9 @@ class Workers:
                     self._news.wait()
                 if self._closed:
                     break
+            if self._somebody_died():
+                self._replace()
+            with self._news:
                 while self._waiting and len(self._running) < self._count:
                     self._start(self._waiting.popleft())
             if self._suspects and not self._running:
@@ -92,11 +97,7 @@ class Workers:
             for future in ended:
                 self._deaths = 0
                 self._running.pop(future).end(future)
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            with suppress(OSError, ValueError):
-                process.kill()
+        self._end_pool()
         for task in [*self._waiting, *self._suspects, *self._running.values()]:
             if not task.future.cancel():
                 task.fail("its workers were closed")
@@ -112,12 +113,28 @@ class Workers:
             task.kills -= 1
             self._running[dead] = task
 
+    def _processes(self) -> list[BaseProcess]:
+        return list((self._pool._processes or {}).values())
+
+    def _somebody_died(self) -> bool:
+        """Also where the pool does not see it: it may not watch yet whom it has just started, and
+        then hears of that death when somebody else's task ends."""
+        return bool(connection.wait([process.sentinel for process in self._processes()], 0))
+
+    def _end_pool(self) -> None:
+        """Its processes too, with whatever they do: they do not listen to SIGTERM."""
+        processes = self._processes()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            with suppress(OSError, ValueError):
+                process.kill()
+
     def _replace(self) -> None:
         """A new pool for one of which a process died: suspect is what was running."""
         for future in [f for f in self._running if f.done() and f.exception() is None]:
             self._running.pop(future).end(future)
         suspects, self._running = list(self._running.values()), {}
-        self._pool.shutdown(wait=False)
+        self._end_pool()
         self._pool = _new_pool(self._count)
         self._deaths += 1
         for task in suspects:

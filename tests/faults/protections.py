@@ -200,6 +200,14 @@ PROTECTIONS = (
         "test_workers.py::TestWorkers::test_one_that_is_killed_from_outside_is_replaced",
     ),
     Protection(
+        14,
+        "a death is seen where the pool does not",
+        "engine/workers.py",
+        "            if self._somebody_died():\n",
+        "            if False:\n",
+        "test_workers.py::TestWorkers::test_a_death_is_seen_while_others_work",
+    ),
+    Protection(
         15,
         "suspects run alone",
         "engine/workers.py",
