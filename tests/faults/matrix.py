@@ -121,6 +121,7 @@ FAULTS = (
         (
             f"{_WORKERS}::test_a_killed_worker_loses_no_row",
             f"{_WORKERS}::test_one_that_is_killed_from_outside_is_replaced",
+            f"{_WORKERS}::test_a_death_is_seen_while_others_work",
             f"{_DASK}::test_a_worker_that_is_lost_loses_nothing",
         ),
     ),
