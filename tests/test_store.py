@@ -296,6 +296,15 @@ class TestStore:
                     other.unlink()
 
 
+class Told(jk.Measurement):
+    number: jk.Number = 0.0
+    on_host = True
+    __module__ = "jaxkkt.own"
+
+    def measure(self, params):
+        return {"told": float(self.number)}
+
+
 class TestExtended:
     def test_by_seeds_and_values(self, tmp_path, monkeypatch):
         sweep(RUNS, store=tmp_path)
@@ -344,6 +353,14 @@ class TestExtended:
                 sweep(more, store=tmp_path)
         xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
         xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
+
+    def test_by_a_name_that_is_there(self, tmp_path):
+        """Of measurements by the host, whose names nobody knows before they have run."""
+        one, other = Told(number=1.0), Told(number=2.0)
+        for measure in (one, other):
+            sweep(jk.grid(**SIZES, seed=range(2), measure=measure), store=tmp_path, keep="params")
+        with pytest.raises(ValueError, match="returns 'told', which is there already"):
+            sweep(jk.grid(**SIZES, seed=range(2), measure=[one, other]), store=tmp_path)
 
     def test_a_kept_network_of_another_training_is_not_measured(self, tmp_path):
         """Its row counts no more: what is measured belongs to the row that does."""

@@ -123,6 +123,14 @@ class TestDamage:
         assert store("verify", swept) == 1
         assert f"differ in {name}: ending.steps: " in capsys.readouterr().out
 
+    def test_rows_of_who_knows_what_are_no_trouble(self, swept):
+        (segment,) = Store(swept / "one").segments()
+        name, row = segment.rows[0]
+        with Store(swept / "one").writing({}) as writer:
+            for strange in ([], {**row, "computed_as": ["a", "list"]}, {**row, "measured": 3}):
+                writer.add(name, strange, segment.definitions)
+        assert store("verify", swept) == 0
+
     def test_a_store_in_use_is_left_alone(self, swept, capsys):
         with Store(swept / "one").writing({}):
             assert store("repair", swept) == 2

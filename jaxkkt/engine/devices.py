@@ -40,7 +40,7 @@ def device() -> jax.Device:
 
 @cache
 def _device(*_: Any) -> jax.Device:
-    """By where an array goes: it takes longer than a small run's other parts."""
+    """By what JAX was asked for: asking an array takes longer than many a run's other parts."""
     try:
         return next(iter(jnp.zeros(()).devices()))
     except (RuntimeError, AssertionError) as error:  # both are JAX's, by what was asked for

@@ -5,13 +5,12 @@ rows have in common, columns and descriptions, is written once a segment; a tabl
 without the code that the runs were made of.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, NamedTuple
 
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.run import Curve, Run, columns_of, hash_of
 from jaxkkt.specs.same import by_identity
@@ -37,13 +36,14 @@ class Entry(NamedTuple):
 
 
 def entries_of(
-    rows: Sequence[Row], settings: Iterable[Mapping[str, Any] | None] = repeat(None)
+    rows: Sequence[Row], settings: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Entry]:
-    """Rows of a sweep as those of a table; what each was computed with."""
+    """Rows of a sweep as those of a table, with what each was computed with."""
     columns, about = columns_of([row.run for row in rows])
+    settings = [None] * len(rows) if settings is None else settings
     return [
         Entry(mine, run.seed, values, about, *_alike(run.measure, run.curve), computed_with)
-        for (run, values, *_), mine, computed_with in zip(rows, columns, settings, strict=False)
+        for (run, values, *_), mine, computed_with in zip(rows, columns, settings, strict=True)
     ]
 
 
@@ -90,7 +90,8 @@ def known(run: Run, records: Sequence[Record]) -> Known | None:
     """What the records say of a run, None where there is none.
 
     The last record that says how it ended counts, and of each measurement the last of the same
-    network; of a run that raised each time, the last error.
+    network; of a run that raised each time, the last error. Raises ValueError where two of its
+    measurements returned the same name.
     """
     if not records:
         return None
@@ -103,8 +104,10 @@ def known(run: Run, records: Sequence[Record]) -> Known | None:
     values, owners, lacks = dict(last["ending"]), dict[str, int](), []
     for i, hashed in enumerate(run.measured):
         if hashed in measured:
-            values |= measured[hashed]
-            owners |= dict.fromkeys(measured[hashed], i)
+            some = measured[hashed]
+            refuse_twice(run, i, some.keys() & values.keys())
+            values |= some
+            owners |= dict.fromkeys(some, i)
         else:
             lacks.append(i)
     row = Row(run, values, owners, last["seconds"], last["computed_as"], last["network"])

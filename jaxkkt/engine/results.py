@@ -75,7 +75,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     names = dict.fromkeys(name for row in columns for name in row)
     counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
     values = {name: _filled([row.get(name) for row in columns]) for name in names}
-    samples = np.array(values["samples"])[kind_of]
+    samples = values["samples"]
     if counted == "alpha":
         del values["samples"]
     else:
@@ -132,7 +132,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     made = xr.Dataset(data, coords | moments | along, attrs)
     if counted == "alpha":
         counts = np.zeros(shape, np.int64)
-        counts[where] = samples
+        counts[where] = np.array([int(count) for count in samples])[kind_of]
         made["samples"] = (dims, counts, about.get("samples", {}))
     return made
 

@@ -1,7 +1,7 @@
 """Rows: finished runs, with what was measured of them."""
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,14 +39,19 @@ class Row(NamedTuple):
         """
         values, owners = dict(self.values), dict(self.owners)
         for i, some in zip(places or range(len(measured)), measured, strict=True):
-            for name in some.keys() & values.keys():
-                raise ValueError(
-                    f"the measurement {self.run.measure[i].label!r} returns {name!r}, which is "
-                    "there already: call it something else"
-                )
+            refuse_twice(self.run, i, some.keys() & values.keys())
             values |= plain(some)
             owners |= dict.fromkeys(some, i)
         return self._replace(values=values, owners=owners)
+
+
+def refuse_twice(run: Run, i: int, names: Collection[str]) -> None:
+    """Raises ValueError where a measurement, by its place, returned names that were there."""
+    for name in names:
+        raise ValueError(
+            f"the measurement {run.measure[i].label!r} returns {name!r}, which is there already: "
+            "call it something else"
+        )
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from multiprocessing import connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from threading import Condition, Thread
 from types import TracebackType
@@ -46,6 +47,7 @@ class Workers:
         self._running: dict[Future[Any], _Task] = {}
         self._suspects: deque[_Task] = deque()
         self._deaths = 0  # since a task came to its end
+        self._dead: ProcessPoolExecutor | None = None  # of which a process was seen to be dead
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -91,7 +93,7 @@ class Workers:
             if self._suspects and not self._running:
                 self._start(self._suspects.popleft())  # whose process dies now is known
             ended, _ = wait(self._running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-            if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
+            if any(map(_broken, ended)):
                 self._replace()
                 continue
             for future in ended:
@@ -119,19 +121,26 @@ class Workers:
     def _somebody_died(self) -> bool:
         """Also where the pool does not see it: it may not watch yet whom it has just started, and
         then hears of that death when somebody else's task ends."""
-        return bool(connection.wait([process.sentinel for process in self._processes()], 0))
+        dead = bool(connection.wait([process.sentinel for process in self._processes()], 0))
+        # Seen twice, so that what it had sent before it died is read; idle, at once.
+        seen, self._dead = self._dead is self._pool, self._pool if dead else None
+        return dead and (seen or not self._running)
 
     def _end_pool(self) -> None:
-        """Its processes too, with whatever they do: they do not listen to SIGTERM."""
-        processes = self._processes()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        """Its processes too, with whatever they do; and nobody waits for the rest of what one of
+        them was sending."""
+        sent: Any = self._pool._result_queue
+        for process in self._processes():
             with suppress(OSError, ValueError):
                 process.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(AttributeError, OSError):
+            sent._writer.close()
 
     def _replace(self) -> None:
         """A new pool for one of which a process died: suspect is what was running."""
-        for future in [f for f in self._running if f.done() and f.exception() is None]:
+        for future in [f for f in self._running if f.done() and not _broken(f)]:
+            self._deaths = 0
             self._running.pop(future).end(future)
         suspects, self._running = list(self._running.values()), {}
         self._end_pool()
@@ -170,9 +179,23 @@ class _Task:
             self.future.set_exception(WorkerKilled(why))
 
 
+def _broken(done: Future[Any]) -> bool:
+    return isinstance(done.exception(), BrokenExecutor)
+
+
+class _Process(SpawnProcess):
+    """A pool ends its processes by `terminate`, and they do not listen to SIGTERM."""
+
+    def terminate(self) -> None:
+        self.kill()
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
 def _new_pool(count: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(count, context, initializer=_begin)
+    return ProcessPoolExecutor(count, _Context(), initializer=_begin)
 
 
 def _begin() -> None:

@@ -327,12 +327,12 @@ def unique(runs: Sequence[Run]) -> list[Run]:
 
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
-    return run.seed, *_told(*run.apart_from_seed)
+    return run.seed, *map(_told, run.apart_from_seed)
 
 
 @by_identity
-def _told(*fields: Any) -> tuple[str, ...]:
-    return tuple(map(repr, fields))
+def _told(value: Any) -> str:
+    return repr(value)
 
 
 @by_identity

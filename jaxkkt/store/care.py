@@ -143,7 +143,9 @@ def _contradictions(segments: Sequence[Segment]) -> list[str]:
             said = _said(value)
             if said is None:
                 continue
-            there, before = first.setdefault((place, value["computed_as"], name), (segment, {}))
+            there, before = first.setdefault(
+                (place, str(value["computed_as"]), name), (segment, {})
+            )
             for part, values in said.items():
                 old = before.setdefault(part, values)
                 if old is not values and json.dumps(old) != json.dumps(values):
