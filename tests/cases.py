@@ -51,9 +51,16 @@ def _padded_lazy(k, d, seed, biases, size):
     return networks.lazy(jax.random.key(seed), k, d, biases=biases, shape=(size, size))
 
 
-def squared_norm(params):
-    """A measurement that compiles at once, where a test asks for none in particular."""
-    return networks.squared_norm(params)
+class SquaredNorm(jk.Measurement):
+    """Compiles at once, once a bucket, where a test asks for no measurement in particular."""
+
+    padded = True
+
+    def measure(self, params):
+        return {"squared_norm": networks.squared_norm(params)}
+
+
+squared_norm = SquaredNorm()
 
 
 def rows_in(folder):

@@ -168,6 +168,7 @@ class TestCurves:
 
 
 class TestKept:
+    @pytest.mark.slow
     def test_networks_come_back_as_they_were_measured(self, tmp_path):
         def fingerprint(params, data):
             return {"w": params.w, "b": params.b, "v": params.v}

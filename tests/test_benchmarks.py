@@ -72,6 +72,7 @@ def test_advance_ends_where_the_trajectory_does(drawn, ours):
     assert state.steps.tolist() == [STEPS] * SMALL.networks
 
 
+@pytest.mark.slow
 def test_torch_loop_stops_at_the_target(drawn, monkeypatch):
     pytest.importorskip("torch")
     params, data = drawn

@@ -156,7 +156,8 @@ class TestRuns:
         xr.testing.assert_identical(sweep(runs), first)
 
     def test_bits_do_not_depend_on_the_number_of_streams(self, monkeypatch):
-        runs = mixed_grid()
+        axes = {"d": [8, 12], "alpha": [0.8, 1.5], "width": [20, 30], "seed": range(10)}
+        runs = jk.grid(**axes, measure=squared_norm)
         tables = []
         for cores in (1, 3):
             monkeypatch.setattr(buckets, "cores", lambda cores=cores: cores)

@@ -27,6 +27,7 @@ def alone(run):
 
 
 class TestOwn:
+    @pytest.mark.slow
     def test_sees_the_network_at_its_own_size(self):
         runs = jk.grid(**AXES, measure=dead_share)
         table = sweep(runs)
@@ -124,6 +125,7 @@ class TestOwn:
 
 
 class TestFlips:
+    @pytest.mark.slow
     def test_sizes_of_shares_and_the_least_over_slacks(self, one_lane):
         runs = jk.grid(d=10, samples=40, width=50, seed=0)
         row = sweep(runs).squeeze()

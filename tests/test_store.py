@@ -156,6 +156,7 @@ class TestStore:
         xr.testing.assert_identical(sweep(RUNS, store=tmp_path), first)
         assert not compiled
 
+    @pytest.mark.slow
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
         drawn = []
         draw = slots.draw_batch
