@@ -212,7 +212,7 @@ def large(count: int) -> dict[str, Any]:
         "runs": count,
         "seconds": whole,
         "ms a run": 1e3 * whole / count,
-        f"last {step} over first {step}": last / first,
+        f"last {step} over first {step}": last / first if first else None,  # they landed together
         "memory above its start, MB": max(memory) - memory[0],
         "opened again, s": again,
         "bytes a run": size / count,

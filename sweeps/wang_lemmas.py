@@ -61,8 +61,9 @@ class Lemmas(jk.Measurement):
             checks = wang.ledger(network, start, x, c0, self.gamma)
             for name in RECORDED:
                 values = [getattr(c, name) for c in checks.values()]
-                shape = (len(checks), len(x))
-                stacked = jnp.stack([v * jnp.ones(shape[1:], x.dtype) for v in values])
+                stacked = jnp.stack(
+                    [jnp.broadcast_to(jnp.asarray(v, x.dtype), x.shape[:1]) for v in values]
+                )
                 found.setdefault(f"lemma_{name}", []).append(stacked)
             constants = jax.lax.map(partial(wang.step_constant, network), x)
             found.setdefault("c2", []).append(constants)

@@ -57,7 +57,7 @@ def attacked(params: jk.Params, test: jk.Dataset) -> dict[str, Array]:
 
     at = jnp.asarray(RADII, x.dtype) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))
     return {
-        "error": jnp.mean(~steps.needs_step(y)),
+        "test_error": jnp.mean(~steps.needs_step(y)),
         "robust_error": 1 - robust_accuracy(params, x, y, at, normalized=True),
         "step_size": jnp.nanmedian(over_good(steps.size)),
         "attack_size": jnp.nanmedian(over_good(radii)),
@@ -86,7 +86,7 @@ def table(results: xr.Dataset) -> str:
             lines.append(
                 f"| {ball:g} | {d} | {float(here.step_size):.3f} | {float(here.attack_size):.3f} | "
                 f"{float(here.ratio):.2f} | {float(here.least_ratio):.2f} | "
-                f"{float(here.error):.3f} | {errors} |"
+                f"{float(here.test_error):.3f} | {errors} |"
             )
     left = int((results.status == jk.Status.LEFT_BALL).sum())
     lines += ["", f"{left} of {results.status.size} networks at the edge of their ball."]

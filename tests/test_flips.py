@@ -74,7 +74,8 @@ def test_unchosen_samples_have_sizes_but_no_say():
 def test_random_networks_against_float64():
     """Among them flips that are not monotone, not at once, or missing."""
     bracket = 12.0
-    cases = jax.vmap(partial(classified, d=2, m=3, k=12))(jnp.arange(400))
+    many = [classified(seed, d=2, m=5, k=12) for seed in range(400)]
+    cases = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
     found = jax.jit(jax.vmap(partial(flip_sizes_exact, bracket=bracket)))(*cases)
     cases, found = jax.tree.map(np.asarray, (cases, found))
     intersected = unflipped = missing = 0
@@ -93,7 +94,7 @@ def test_random_networks_against_float64():
         intersected += first < size < np.inf
         unflipped += not stay
         missing += np.isinf(size)
-    assert intersected >= 3
+    assert intersected >= 5
     assert unflipped >= 30
     assert missing >= 30
 

@@ -262,6 +262,11 @@ class TestEnds:
             assert word in told
         assert not out.exists()
 
+    @pytest.mark.parametrize("name", list(command.studies("sweeps")))
+    def test_every_study_here_can_be_planned(self, name, tmp_path, capsys):
+        assert command.sweep([name, "--dry-run", "--out", str(tmp_path)], "sweeps") == 0
+        assert "minutes" in capsys.readouterr().err
+
     def test_an_interruption_says_how_to_go_on(self, tmp_path, capsys, monkeypatch):
         def interrupted(*_, **__):
             raise KeyboardInterrupt

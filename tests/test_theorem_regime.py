@@ -2,6 +2,7 @@
 
 from math import log, sqrt
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -24,7 +25,7 @@ def test_as_many_samples_as_the_theorem_allows(d):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_both_parts_run(tmp_path):
-    sizes = ["--d", "1e4", "--width", "12", "--tests", "10", "--seeds", "1"]
+    sizes = ["--d", "1e4", "--width", "30", "--tests", "10", "--seeds", "2"]
     clusters = ["--orthogonal-clusters", "2", "--noisy-clusters", "2"]
     out = str(tmp_path)
     assert theorem_regime.STUDY.main([*sizes, *clusters, "--out", out, "--quiet"]) == 0
@@ -32,10 +33,13 @@ def test_both_parts_run(tmp_path):
     inside = first.ledger_assumed == 1
     assert (first.ledger_holds.where(inside, 1) == 1).all()
     table = theorem_regime.rows(first)
-    assert len(table) == 1
-    assert (table.polished_flip_size < table.z_norm).all()
+    assert len(table) == 2
+    # Of points with two that are too near to each other the theorem says nothing: one in eleven.
+    inside = table[np.isfinite(table.z_norm)]
+    assert len(inside) >= 1
+    assert (inside.polished_flip_size < inside.z_norm).all()
     second = xr.open_dataset(tmp_path / "frei" / "results.nc")
-    assert len(theorem_regime.rows(second)) == 2
+    assert len(theorem_regime.rows(second)) == 4
     lemma = theorem_regime.lemmas(second)
     assert lemma.holds
     broken = second.assign(ledger_holds=second.ledger_holds * 0)
