@@ -41,11 +41,11 @@ OPERATIONS_PER_TRIP = 5e6
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
 # and no more than a share of all.
-SECONDS_OF_A_TURN = 0.1
-OPERATIONS_PER_SECOND = 1e10
+SECONDS_OF_A_TURN = 0.3
+OPERATIONS_PER_SECOND = 4e10
 MOST_SLOTS = 64
 TURN_BYTES = 2**26
-PORTIONS = 16
+PORTIONS = 8
 # Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
 # long: buckets of few runs share programs of round sizes, others have their own.
 SECONDS_PER_ELEMENT = 1.5e-7
