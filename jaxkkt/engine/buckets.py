@@ -87,6 +87,11 @@ class Bucket:
         return max(1, self.slots // 2) if self.side_by_side else self.slots
 
     @property
+    def shared(self) -> tuple[Any, ...]:
+        """What buckets have in common that share draws and measurements: turns are as long, too."""
+        return self.drawn_at, self.measured_at, self.lanes, self.side_by_side
+
+    @property
     def guessed_steps(self) -> float:
         """How many steps a run takes, roughly."""
         return max(1, sum(run.protocol.guessed_steps for run in self.runs) / len(self.runs))
@@ -194,6 +199,10 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         for union in merged:
             mine = [run for part in union.parts for run in by_shape[part]]
             found.append(_bucket(mine, union, kind, devices))
+    least: dict[Any, int] = {}
+    for b in found:
+        least[b.shared] = min(b.slots, least.get(b.shared, b.slots))
+    found = [replace(b, slots=least[b.shared]) for b in found]
     return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
