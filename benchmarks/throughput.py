@@ -6,7 +6,7 @@
   what drawing, placing, stepping, taking out and measuring take of one thread;
 - many runs into a store: seconds, the last thousand over the first, memory, opening it again;
 - an accelerator's plan of 64 lanes, run here: dispatches and transfers a run;
-- a random search: buckets, programs, padding, the time of the plan.
+- a random search: buckets, programs, padding, the time of the plan, and of plans that merge less.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.engine import draws, measuring, slots
+from jaxkkt.engine import buckets, draws, measuring, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
@@ -284,8 +284,11 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
     }
 
 
-def random_search(count: int, seed: int = 0) -> dict[str, Any]:
-    """A plan for runs of as many shapes: d, sample exponent and width at random."""
+def random_search(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Plans for runs of as many shapes: d, sample exponent and width at random.
+
+    The first is what a sweep does; the others merge less, as if to compile cost a tenth and less.
+    """
     rng = np.random.default_rng(seed)
     found: dict[tuple[int, int, int], jk.Run] = {}
     while len(found) < count:
@@ -293,18 +296,26 @@ def random_search(count: int, seed: int = 0) -> dict[str, Any]:
         samples = max(2, round(d ** rng.uniform(0.3, 1.2)))
         (run,) = jk.grid(d=d, samples=samples, width=width, seed=0)
         found.setdefault((d, samples, width), run)
-    started = time.perf_counter()
-    planned = jk.plan_sweep(list(found.values()))
-    seconds = time.perf_counter() - started
-    buckets = planned.buckets
-    shared = {(b.drawn_at, b.turn) for b in buckets}, {(b.measured_at, b.turn) for b in buckets}
-    return {
-        "shapes": count,
-        "plan, s": seconds,
-        "buckets": len(buckets),
-        "programs": 3 * len(buckets) + sum(map(len, shared)),
-        "padding": padding_share(buckets),
-    }
+    rows, runs = [], list(found.values())
+    names = "OPERATIONS_OF_NO_MATTER", "OPERATIONS_PER_COMPILATION"
+    for share in (1, 0.1, 0.03):
+        with _replaced(*((buckets, name, share * getattr(buckets, name)) for name in names)):
+            started = time.perf_counter()
+            planned = jk.plan_sweep(runs).buckets
+            seconds = time.perf_counter() - started
+        draws_of = {(b.drawn_at, b.turn) for b in planned}
+        measures_of = {(b.measured_at, b.turn) for b in planned}
+        rows.append(
+            {
+                "shapes": count,
+                "cost of compiling": share,
+                "plan, s": seconds,
+                "buckets": len(planned),
+                "programs": 3 * len(planned) + len(draws_of) + len(measures_of),
+                "padding": padding_share(planned),
+            }
+        )
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -324,12 +335,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     visible = [{k: v for k, v in row.items() if k != "raw"} for row in record["shapes"]]
     print(timing.markdown(visible), flush=True)
     for name, part in (
-        ("store", lambda: large(options.runs)),
-        ("accelerator", lambda: accelerator(min(options.runs, 2000))),
+        ("store", lambda: [large(options.runs)]),
+        ("accelerator", lambda: [accelerator(min(options.runs, 2000))]),
         ("search", lambda: random_search(min(options.runs, 1000))),
     ):
         record[name] = part()
-        print(f"\n{name}\n\n{timing.markdown([record[name]])}", flush=True)
+        print(f"\n{name}\n\n{timing.markdown(record[name])}", flush=True)
     print("\nwrote", timing.write("throughput", record, options.out))
     return 0
 

@@ -228,7 +228,8 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
         "100, 10, 1000",
     ]
     assert all(row["training alone"] < row["sweep, ms a run"] for row in record["shapes"])
-    assert record["store"]["runs"] == 100
-    assert 0 < record["accelerator"]["dispatches a run"] < 1
-    assert record["search"]["padding"] < 0.9
+    assert record["store"][0]["runs"] == 100
+    assert 0 < record["accelerator"][0]["dispatches a run"] < 1
+    padding = [row["padding"] for row in record["search"]]
+    assert 0.9 > padding[0] > padding[-1]
     assert "lanes" in capsys.readouterr().out
