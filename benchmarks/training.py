@@ -91,7 +91,9 @@ def prepare(params: Params, data: Dataset) -> tuple[State, Dataset | GramDataset
     )
     position = jax.tree.map(jnp.copy, position)  # `advance` gives its buffers away
     keys = jax.random.split(jax.random.key(0), len(data.y))
-    return jax.vmap(lambda p, key: training.init(p, PROTOCOL, key))(position, keys), encoded
+    samples = data.y.shape[1]
+    states = jax.vmap(lambda p, key: training.init(p, PROTOCOL, key, samples))(position, keys)
+    return states, encoded
 
 
 @partial(jax.jit, donate_argnums=0)

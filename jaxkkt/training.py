@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxkkt import datasets, networks, representations
 from jaxkkt.datasets import Dataset
-from jaxkkt.losses import LOSSES
+from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
 from jaxkkt.outcomes import Outcome
 from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training, flow_protocol
@@ -66,7 +66,8 @@ SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED)
 class State(NamedTuple):
     """A run between two steps. `log_loss` belongs to the position before the last update.
 
-    `start` is w before the first step, where the protocol has a ball to stay in.
+    `start` is w before the first step, where the protocol has a ball to stay in; `order` that of
+    the samples in this epoch, where it trains in mini-batches.
     """
 
     position: Params | GramParams
@@ -76,6 +77,7 @@ class State(NamedTuple):
     log_loss: Float[Array, ""]
     status: Int[Array, ""]
     key: PRNGKeyArray
+    order: Int[Array, " n"] | None
 
 
 class Result(NamedTuple):
@@ -94,11 +96,17 @@ class Pause(NamedTuple):
     steps: Int[Array, ""]
 
 
-def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -> State:
-    """The state before the first step, at a position that `representations.encode` made."""
+def init(
+    position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray, samples: int
+) -> State:
+    """The state before the first step on so many samples, at a position that
+    `representations.encode` made."""
     dtype = position.v.dtype
     # A copy, since the position's own memory is donated and written over.
     start = None if protocol.ball is None else jnp.array(position.w, copy=True)  # type: ignore[union-attr]
+    order = None
+    if not protocol.full_batch(samples):
+        order = jnp.zeros(samples + (protocol.batch_size or 0), jnp.int32)
     return State(
         position=position,
         start=start,
@@ -107,18 +115,21 @@ def init(position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray) -
         log_loss=jnp.full((), jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
         key=key,
+        order=order,
     )
 
 
 class Sight(NamedTuple):
     """What a run sees before a step: its gradient and the log loss that the stopping rule reads.
 
-    `total` is log L of the batches of this epoch so far, `complete` where it is of all samples.
+    `total` is log L of the batches of this epoch so far, `complete` where it is of all samples,
+    `order` that of the samples in this epoch.
     """
 
     here: representations.Gradient
     total: Float[Array, ""]
     complete: Bool[Array, ""]
+    order: Int[Array, " n"] | None
 
 
 def step(
@@ -145,13 +156,13 @@ def step(
 def _look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
     if protocol.full_batch(data.y.shape[0]):
         here = _gradient(state.position, data, protocol)
-        return Sight(here, here.log_loss, jnp.array(True))
+        return Sight(here, here.log_loss, jnp.array(True), None)
     assert isinstance(data, Dataset)
-    batch, first, complete = _mini_batch(state, data, protocol)
+    batch, order, first, complete = _mini_batch(state, data, protocol)
     here = _gradient(state.position, batch, protocol)
     total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
     here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
-    return Sight(here, total, complete)
+    return Sight(here, total, complete, order)
 
 
 def _gradient(
@@ -189,7 +200,8 @@ def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> Stat
     if fixed:  # not by weight decay either
         updates = updates._replace(**{n: jnp.zeros_like(getattr(updates, n)) for n in fixed})
     # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
-    updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
+    if any(leaf.ndim for leaf in jax.tree.leaves(optimizer_state)):
+        updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
     running = state.status == Status.RUNNING
     moved = optax.apply_updates(state.position, updates)
     if protocol.ball is not None and state.start is not None:
@@ -206,6 +218,7 @@ def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> Stat
         log_loss=jnp.where(running, sight.total, state.log_loss),
         status=jnp.where(running, status, state.status),
         key=state.key,
+        order=sight.order,
     )
 
 
@@ -219,10 +232,23 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     """The state with log L and status of all samples, where the last step saw a mini-batch."""
     if protocol.full_batch(data.y.shape[0]):
         return state
-    here = representations.gradient(state.position, data, LOSSES[protocol.loss])
+    assert isinstance(state.position, Params)
+    assert isinstance(data, Dataset)
+    margins = data.y * _outputs(state.position, data.x, protocol.batch_size or 1)
+    real = data.y != 0
     capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
-    status = jnp.where(capped, _at_cap(here), state.status).astype(jnp.int32)
-    return state._replace(log_loss=here.log_loss, status=status)
+    at_cap = _at_cap(jnp.min(jnp.where(real, margins, jnp.inf)))
+    status = jnp.where(capped, at_cap, state.status).astype(jnp.int32)
+    return state._replace(
+        log_loss=log_loss(margins, LOSSES[protocol.loss], mask=real)[0], status=status
+    )
+
+
+def _outputs(params: Params, x: Array, size: int) -> Array:
+    """N(x) of all points, so many at a time: m k numbers may be more than there is memory for."""
+    m, d = x.shape
+    blocks = jnp.pad(x, ((0, -m % size), (0, 0))).reshape(-1, size, d)
+    return jax.lax.map(partial(networks.apply, params), blocks).ravel()[:m]
 
 
 @singledispatch
@@ -270,7 +296,7 @@ def _(
     representation: Representation,
 ) -> tuple[Any, Any]:
     position, encoded = representations.encode(params, data, representation)
-    return init(position, protocol, key), encoded
+    return init(position, protocol, key, data.y.size), encoded
 
 
 @advance.register
@@ -362,7 +388,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
     state = jax.lax.while_loop(
         lambda state: state.status == Status.RUNNING,
         lambda state: step(state, encoded, protocol),
-        init(position, protocol, key),
+        init(position, protocol, key, data.y.size),
     )
     state = finish(state, encoded, protocol)
     trained = representations.decode(state.position, params, data, representation)
@@ -394,36 +420,44 @@ def _train_through(
         trained = representations.decode(state.position, params, data, representation)
         return run, Result(trained, state.log_loss, state.steps, state.status)
 
-    start = init(position, protocol, key)
+    start = init(position, protocol, key, data.y.size)
     return jax.lax.scan(onward, (start, _look(start, encoded, protocol)), levels)[1]
 
 
 def _status(sight: Sight, steps: Array, protocol: Protocol, target: float | Array) -> Array:
     here, reached = sight.here, sight.complete & (sight.total <= target)
-    status = jnp.where(steps >= protocol.max_steps, _at_cap(here), Status.RUNNING)
+    status = jnp.where(steps >= protocol.max_steps, _at_cap(here.min_margin), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)
     return jnp.where(jnp.isfinite(here.log_loss), status, Status.DIVERGED).astype(jnp.int32)
 
 
-def _at_cap(here: representations.Gradient) -> Array:
-    return jnp.where(here.min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
+def _at_cap(min_margin: Array) -> Array:
+    return jnp.where(min_margin > 0, Status.STEP_CAP, Status.NOT_SEPARABLE)
 
 
-def _mini_batch(state: State, data: Dataset, protocol: Protocol) -> tuple[Dataset, Array, Array]:
-    """The batch at this step of its epoch's shuffle; whether it is the epoch's first and last."""
+def _mini_batch(
+    state: State, data: Dataset, protocol: Protocol
+) -> tuple[Dataset, Array, Array, Array]:
+    """The batch at this step, its epoch's order, and whether it is the epoch's first and last."""
     size = protocol.batch_size
     assert size is not None
+    assert state.order is not None
     m = data.y.shape[0]
     real = data.y != 0
     batches = -(-jnp.sum(real, dtype=jnp.int32) // size)
     epoch, i = state.steps // batches, state.steps % batches
-    draws = jax.random.uniform(jax.random.fold_in(state.key, epoch), (m,))
-    order = jnp.argsort(jnp.where(real, draws, 2.0))  # padding last
-    order = jnp.pad(order, (0, size), constant_values=m)  # beyond the data: filled with zeros
+
+    def shuffled(_: Any) -> tuple[Array, Array]:
+        draws = jax.random.uniform(jax.random.fold_in(state.key, epoch), (m,))
+        order = jnp.argsort(jnp.where(real, draws, 2.0)).astype(jnp.int32)  # padding last
+        return jnp.array(False), jnp.pad(order, (0, size), constant_values=m)
+
+    # A loop is skipped by a batch of runs, too, where a condition computes both its sides.
+    _, order = jax.lax.while_loop(lambda carry: carry[0], shuffled, (i == 0, state.order))
     rows = jax.lax.dynamic_slice(order, (i * size,), (size,))
-    batch = Dataset(
+    batch = Dataset(  # beyond the data: zeros
         jnp.take(data.x, rows, axis=0, mode="fill", fill_value=0),
         jnp.take(data.y, rows, mode="fill", fill_value=0),
     )
-    return batch, i == 0, i == batches - 1
+    return batch, order, i == 0, i == batches - 1

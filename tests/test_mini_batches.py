@@ -26,21 +26,23 @@ def test_every_sample_is_used_once_in_an_epoch(padding):
     data = datasets.pad(Dataset(x, y), M + padding, 2)
     data = jax.tree.map(lambda a: jnp.roll(a, padding // 2, axis=0), data)
     protocol = Protocol(DESCENT, batch_size=BATCH)
-    start = training.init(problem(M, 2)[0], protocol, jax.random.key(0))
+    start = training.init(problem(M, 2)[0], protocol, jax.random.key(0), M + padding)
 
     @jax.jit
-    def batch(seed, steps):
-        state = start._replace(key=jax.random.key(seed), steps=steps)
+    def batch(seed, steps, order):
+        state = start._replace(key=jax.random.key(seed), steps=steps, order=order)
         return training._mini_batch(state, data, protocol)
 
     def epoch(seed, number):
-        batches = [batch(seed, np.int32(3 * number + i)) for i in range(3)]
-        assert [bool(first) for _, first, _ in batches] == [True, False, False]
-        assert [bool(last) for _, _, last in batches] == [False, False, True]
-        assert [b.x.shape for b, _, _ in batches] == [(BATCH, 2)] * 3
-        assert [int(np.sum(np.asarray(b.y) != 0)) for b, _, _ in batches] == [3, 3, 2]
-        rows = np.concatenate([np.asarray(b.x) for b, _, _ in batches])
-        labels = np.concatenate([np.asarray(b.y) for b, _, _ in batches])
+        batches, order = [], jnp.full_like(start.order, -1)
+        for i in range(3):
+            some, order, *ends = batch(seed, np.int32(3 * number + i), order)
+            assert [bool(end) for end in ends] == [i == 0, i == 2]
+            batches.append(some)
+        assert [b.x.shape for b in batches] == [(BATCH, 2)] * 3
+        assert [int(np.sum(np.asarray(b.y) != 0)) for b in batches] == [3, 3, 2]
+        rows = np.concatenate([np.asarray(b.x) for b in batches])
+        labels = np.concatenate([np.asarray(b.y) for b in batches])
         return rows[labels != 0], labels[labels != 0]
 
     orders = []

@@ -135,7 +135,7 @@ def test_a_lane_is_frozen_at_its_last_step():
 @pytest.mark.parametrize("status", [s for s in Status if s != Status.RUNNING])
 def test_a_run_that_ended_stays_as_it_is(status):
     params, data = problem()
-    start = training.init(params, CAPPED, jax.random.key(0))
+    start = training.init(params, CAPPED, jax.random.key(0), data.y.size)
     ended = start._replace(status=jnp.int32(status), log_loss=jnp.float32(-3.0))
     step = jax.jit(lambda state: training.step(state, data, CAPPED)._replace(key=None))
     after = step(ended)._replace(optimizer=ended.optimizer)  # of no use any more

@@ -252,8 +252,9 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     m, d, k = tight = shape.m, shape.d, shape.k
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
-    of_one = _lane_bytes(kind.representation, m, k, d, ball)
-    work = float(_work(kind.representation, m, d, k))
+    batch = m if kind.full_batch else protocol.batch_size or m  # type: ignore[attr-defined]
+    of_one = _lane_bytes(kind.representation, m, batch, k, d, ball)
+    work = float(_work(kind.representation, batch, d, k))
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
@@ -261,9 +262,8 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     elif any(one.on_host for run in runs for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
-        lanes = _lanes_of_a_core(m, k)
+        lanes = _lanes_of_a_core(batch, k)
         slots = lanes * _groups(lanes, len(runs), work * protocol.guessed_steps, of_one)
-    batch = m if kind.full_batch else protocol.batch_size or m  # type: ignore[attr-defined]
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
     at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
@@ -288,9 +288,9 @@ def _all_measured(run: Run) -> tuple[Measurement, ...]:
     return run.measure + (() if run.curve is None else run.curve.measure)
 
 
-def _lanes_of_a_core(m: int, k: int) -> int:
+def _lanes_of_a_core(batch: int, k: int) -> int:
     """How many small networks a core steps faster at a time than one by one."""
-    return next((lanes for most, lanes in LANES_OF_A_CORE if m * k <= most), 1)
+    return next((lanes for most, lanes in LANES_OF_A_CORE if batch * k <= most), 1)
 
 
 def _groups(lanes: int, runs: int, operations: float, bytes_: int) -> int:
@@ -370,15 +370,17 @@ def _work(representation: Representation, m: Any, d: Any, k: Any) -> Any:
     return step_flops(representation, m, k, d) + OPERATIONS_PER_ELEMENT * m * k
 
 
-def _lane_bytes(representation: Representation, m: int, k: int, d: int, ball: bool) -> int:
+def _lane_bytes(
+    representation: Representation, m: int, batch: int, k: int, d: int, ball: bool
+) -> int:
     # Gram: coefficients and preactivations with a gradient and a trace each, hidden outputs, and
     # the Gram matrix. Otherwise: weights, gradient and trace, in a ball the initial weights too,
-    # and preactivations, hidden outputs and a gradient. Always what the run started from.
+    # and of a batch preactivations, hidden outputs and a gradient. Always the start, too.
     start = k * d + m * d
     if representation == "gram":
         return 4 * (7 * m * k + m * m + start)
     r = min(m, d) if representation == "span" else d
-    return 4 * ((3 + ball) * k * r + 3 * m * k + m * r + start)
+    return 4 * ((3 + ball) * k * r + 3 * batch * k + m * r + start)
 
 
 def _lanes(runs: int, most: int, work: float) -> int:

@@ -291,6 +291,6 @@ def _parts(
     total = sum(len(runs) * work[b] for b, runs in waiting)
     most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)
     for bucket, runs in waiting:
-        size = max(bucket.slots, int(most / work[bucket]))
+        size = max(bucket.lanes, int(most / work[bucket]))
         for i in range(0, len(runs), size):
             yield bucket, tuple(runs[i : i + size])
