@@ -1,10 +1,13 @@
-"""The lazy regime beside PyTorch: flip search, and adversarial training of Figure 4's quick grid.
+"""The lazy regime beside PyTorch: steps of descent, flip search, Figure 4's quick grid.
+
+Steps: descent in batches of 64 of 12,665 images, each followed by a look at the ball, and what its
+two products take at the rate of large ones.
 
 Flip search: exact gradient steps of all test images, and the published code's search in steps of
 0.001, image by image; and what the three products of the exact search take at the rate of large
 ones. Adversarial training: the whole quick grid of `sweeps.wang_robust`, panel left, with its
 compilation and attacks on test images, against what the same epochs take in a PyTorch loop, which
-is timed for a few epochs at every dimension. Writes results/lazy.json.
+is timed for a few epochs at every dimension. Writes results/lazy.json, or what `--name` says.
 """
 
 import argparse
@@ -19,15 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxkkt as jk
-from benchmarks.lazy_peers import torch_adversarial, torch_step_search
+from benchmarks.lazy_peers import torch_adversarial, torch_descent, torch_step_search
 from benchmarks.timing import Contestant, interleaved, markdown, medians, ratio, write
 from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.driver import product_rate
 from jaxkkt.perturbations import gradient_steps
 from jaxkkt.perturbations.pgd import STEPS
+from jaxkkt.training import load, step
 from sweeps import wang_robust
 
+PARTS = ("steps", "search", "training")
+# Steps that are timed together take about so many operations.
+OPERATIONS = 1e11
+# Of MNIST's zeros and ones.
+TRAINING_IMAGES = 12_665
+BATCH = 64
 # Searches that are timed together: one takes milliseconds.
 CALLS = 20
 
@@ -39,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--only", choices=("search", "training"), help="(default: both)")
+    parser.add_argument("--only", choices=PARTS, help="(default: all)")
     parser.add_argument("--d", type=int, nargs="+", default=[49, 196, 784])
     parser.add_argument("--width", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--images", type=int, default=20, help="that the loop searches")
@@ -96,6 +106,46 @@ def search(d: int, width: int, images: int, repeats: int) -> dict[str, Any]:
     }
 
 
+def steps(d: int, width: int, repeats: int) -> dict[str, Any]:
+    """Seconds a step of descent, both looking whether a neuron has left its ball."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(TRAINING_IMAGES, d)).astype(np.float32)
+    y = np.where(np.arange(TRAINING_IMAGES) % 2, 1, -1).astype(np.float32)
+    points: Any = Dataset(x, y)  # type: ignore[arg-type]
+    start = jk.initializations.Lazy(biases=True).draw_start(0, width, d)
+    protocol = jk.lazy.lazy_sgd(ball=1e6, biases=True, batch_size=BATCH, max_steps=10**9)
+    one_step = 4 * BATCH * d * width
+    count = max(3, round(OPERATIONS / one_step))
+
+    @jax.jit
+    def several(state: Any, data: Dataset) -> Any:
+        def one(_: Any, state: Any) -> Any:
+            return step(state, data, protocol)
+
+        return jax.lax.fori_loop(0, count, one, state)
+
+    network = jax.tree.map(jnp.asarray, start)
+    on_device = jax.tree.map(jnp.asarray, points)
+    state, data = load(protocol, network, on_device, jax.random.key(0), "plain")
+    advance = torch_descent(start, points, 1e6 / width**0.5, batch_size=BATCH)
+    seconds = interleaved(
+        {
+            "jaxkkt": Contestant(lambda: jax.block_until_ready(several(state, data)), count),
+            "loop": Contestant(lambda: advance(count), count),
+        },
+        repeats,
+    )
+    middle = medians(seconds)
+    return {
+        "d": d,
+        "width": width,
+        "jaxkkt, ms a step": 1e3 * middle["jaxkkt"],
+        "loop, ms a step": 1e3 * middle["loop"],
+        "two products, ms a step": 1e3 * one_step / product_rate(),
+        "times faster": ratio(seconds, "loop", "jaxkkt"),
+    }
+
+
 def training(epochs: int) -> dict[str, Any]:
     """Seconds of the whole quick grid, and of its epochs in the loop.
 
@@ -148,11 +198,15 @@ def _loop_epochs(one: Mapping[int, jk.Run], epochs: int, each: Mapping[int, list
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     record: dict[str, Any] = {}
-    if options.only != "training":
-        sizes = [(d, k) for d in options.d for k in options.width]
+    parts = (options.only,) if options.only else PARTS
+    sizes = [(d, k) for d in options.d for k in options.width]
+    if "steps" in parts:
+        record["steps"] = [steps(*size, options.repeats) for size in sizes]
+        print(markdown(record["steps"]))
+    if "search" in parts:
         record["search"] = [search(*size, options.images, options.repeats) for size in sizes]
         print(markdown(record["search"]))
-    if options.only != "search":
+    if "training" in parts:
         record["training"] = training(options.epochs)
         print("\n".join(f"{name}: {value}" for name, value in record["training"].items()))
     write(options.name, record)

@@ -46,6 +46,31 @@ def torch_step_search(
     return search
 
 
+def torch_descent(
+    params: Params, data: Dataset, ball: float, learning_rate: float = 0.1, batch_size: int = 64
+) -> Callable[[int], bool]:
+    """Descent on the mean logistic loss of a batch, w and b, by autograd: `advance(steps)` tells
+    whether a neuron has left its ball of radius `ball`, as it looks after every step."""
+    torch = torch_module()
+    start, bias, v = (tensors(torch, a) for a in params)
+    x, y = (tensors(torch, a) for a in data)
+    w, b = start.clone().requires_grad_(True), bias.clone().requires_grad_(True)
+
+    def advance(steps: int) -> bool:
+        left, order = False, torch.randperm(len(y))
+        for rows in (order.repeat(-(-steps * batch_size // len(y))).split(batch_size))[:steps]:
+            outputs = torch.relu(x[rows] @ w.T + b) @ v
+            loss = torch.nn.functional.softplus(-y[rows] * outputs).mean()
+            gradients = torch.autograd.grad(loss, (w, b))
+            with torch.no_grad():
+                for parameter, gradient in zip((w, b), gradients, strict=True):
+                    parameter.sub_(learning_rate * gradient)
+                left = bool((w - start).norm(dim=1).max() > ball)
+        return left
+
+    return advance
+
+
 def torch_adversarial(
     params: Params,
     data: Dataset,
