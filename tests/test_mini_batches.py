@@ -56,6 +56,24 @@ def test_every_sample_is_used_once_in_an_epoch(padding):
     assert tuple(epoch(1, 1)[0][:, 0]) == orders[1]
 
 
+def test_an_epoch_is_shuffled_once():
+    """In the middle of an epoch a run keeps its order, whatever the runs beside it begin."""
+    params, data = problem(M, 2)
+    protocol = Protocol(DESCENT, batch_size=BATCH)
+    start = training.init(params, protocol, jax.random.key(0), M)
+    mine = jnp.pad(jnp.arange(M, dtype=jnp.int32)[::-1], (0, BATCH), constant_values=M)
+
+    def batch(steps):
+        state = start._replace(steps=steps, order=mine)
+        return training._mini_batch(state, data, protocol)[:2]
+
+    (some, orders) = jax.vmap(batch)(jnp.array([1, 3], jnp.int32))
+    np.testing.assert_array_equal(orders[0], mine)
+    np.testing.assert_array_equal(some.x[0], data.x[mine[BATCH : 2 * BATCH]])
+    assert sorted(orders[1].tolist()) == sorted(mine.tolist())
+    assert orders[1].tolist() != mine.tolist()
+
+
 def test_mini_batches_stop_on_the_loss_of_an_epoch():
     params, data = problem(M)
     full, _ = losses.log_loss(networks.margins(params, *data))
