@@ -185,7 +185,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         groups.setdefault(_kind(run), {}).setdefault(shape, []).append(run)
     found = []
     allowed = LARGEST_PADDING_SHARE * sum(
-        len(same) * _work(kind.representation, *shape)
+        len(same) * kind.work(*shape)
         for kind, shapes in groups.items()
         for shape, same in shapes.items()
     )
@@ -195,7 +195,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
             steps = protocol.guessed_steps
-            merged, allowed = _merge(counts, kind.representation, steps, allowed)
+            merged, allowed = _merge(counts, kind, steps, allowed)
         for union in merged:
             mine = [run for part in union.parts for run in by_shape[part]]
             found.append(_bucket(mine, union, kind, devices))
@@ -211,8 +211,18 @@ class _Kind(NamedTuple):
 
     training: Any
     representation: Representation
-    full_batch: bool
+    batch: int | None
     curve: Any
+
+    def seen(self, m: Any) -> Any:
+        """How many of m samples a step sees: of all, or of a batch; an array of an array."""
+        if self.batch is None:
+            return m
+        return min(m, self.batch) if isinstance(m, int) else np.minimum(m, self.batch)
+
+    def work(self, m: Any, d: Any, k: Any) -> Any:
+        """Operations of a step, of a size or of arrays of sizes."""
+        return _work(self.representation, self.seen(m), d, k)
 
 
 def _kind(run: Run) -> _Kind:
@@ -225,7 +235,7 @@ def _kind_of(protocol: Training, data: Data, curve: Curve | None) -> _Kind:
     return _Kind(
         structure_of(protocol),
         protocol.representation_for(m, data.d),
-        protocol.full_batch(m),
+        None if protocol.full_batch(m) else protocol.batch_size,  # type: ignore[attr-defined]
         None if curve is None else (curve.dimension, len(curve.moments)),
     )
 
@@ -252,9 +262,9 @@ def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any
     m, d, k = tight = shape.m, shape.d, shape.k
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
-    batch = m if kind.full_batch else protocol.batch_size or m  # type: ignore[attr-defined]
+    batch = kind.seen(m)
     of_one = _lane_bytes(kind.representation, m, batch, k, d, ball)
-    work = float(_work(kind.representation, batch, d, k))
+    work = float(kind.work(m, d, k))
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
         lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
@@ -330,7 +340,7 @@ class _Shape(NamedTuple):
 
 def _merge(
     counts: Mapping[tuple[int, int, int], int],
-    representation: Representation,
+    kind: _Kind,
     steps: int,
     allowed: float,
 ) -> tuple[list[_Shape], float]:
@@ -338,12 +348,12 @@ def _merge(
     parts = [[shape] for shape in sorted(counts)]
     sizes = np.array(sorted(counts))
     number = np.array([counts[shape] for shape in sorted(counts)], float)
-    work = number * _work(representation, *sizes.T)
+    work = number * kind.work(*sizes.T)
 
     def added(i: Any, others: Any) -> Any:
         """The padding of unions with group i; none with itself, nor with those that are gone."""
         union = np.maximum(sizes[i], sizes[others])
-        more = (number[i] + number[others]) * _work(representation, *union.T)
+        more = (number[i] + number[others]) * kind.work(*union.T)
         cost = more - work[i] - work[others]
         return np.where((number[i] > 0) & (number[others] > 0) & (others != i), cost, np.inf)
 
@@ -359,7 +369,7 @@ def _merge(
         parts[i] += parts[j]
         sizes[i] = np.maximum(sizes[i], sizes[j])
         number[i], number[j] = number[i] + number[j], 0
-        work[i] = number[i] * _work(representation, *sizes[i])
+        work[i] = number[i] * kind.work(*sizes[i])
         for changed in (i, j):
             cost[changed] = cost[:, changed] = added(changed, everyone)
     return [_Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]], allowed
