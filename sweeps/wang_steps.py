@@ -23,7 +23,7 @@ import jaxkkt as jk
 from jaxkkt import plotting, studies
 from jaxkkt.perturbations import StepStatus, gradient_steps
 
-from .wang_claims import claims, notes, on_axes, varied
+from .wang_claims import claims, notes, on_axes, step_of_figure_7, varied
 
 BALLS = (10.0, 20.0, 30.0, 40.0)
 WIDTHS = (1_000, 10_000, 100_000)
@@ -200,7 +200,8 @@ def part(options: Options, figure: str) -> studies.Part:
         ball = (options.ball or BALLS)[0]
         one = {"d": max(options.d), "width": max(options.width), "seed": 0, "ball": ball}
         found = runs(options, figure, **one, measure=points)
-        return studies.Part(found, name=name, panels=[studies.Panel(name, histograms)])
+        panel = studies.Panel(name, histograms)
+        return studies.Part(found, name=name, claims=step_of_figure_7, panels=[panel])
     panels = [studies.Panel(name, drawn)]
     return studies.Part(runs(options, figure), name=name, claims=claims, notes=notes, panels=panels)
 

@@ -50,6 +50,26 @@ class TestFits:
         assert wang_fits.fit(np.array([4.0, 4.0, 4.0]), np.ones(3)) is None
         assert wang_fits.fit(np.array([1.0, 2.0, 4.0]), np.array([1.0, np.nan, 0.0])) is None
 
+    def test_exponents_of_large_d_are_told_apart(self):
+        d = np.array([25, 49, 100, 196, 784])
+        values = np.where(d < 100, 10.0, np.sqrt(d))
+        good = xr.DataArray(values[:, None], {"d": d, "seed": [0]}, ("d", "seed"))
+        assert wang_claims._far(good).startswith("; over d >= 100 exponent 0.50 (0.50 to 0.50)")
+        assert wang_claims._far(good.isel(d=slice(4))) == ""  # too few of them
+        assert wang_claims._far(good.isel(d=slice(2, None))) == ""  # all are
+
+    def test_the_step_of_figure_7_is_judged_where_the_paper_measured_it(self):
+        at = {"d": 784, "width": 100_000, "ball": 10.0}
+        steps = xr.DataArray(np.array([0.03, 0.04, np.nan, 0.05]), dims="point")
+        results = xr.Dataset({"point_eta": steps}, at)
+        (claim,) = wang_claims.step_of_figure_7(results)
+        assert claim.holds
+        assert claim.measured.startswith("median 0.040, nine tenths from 0.031 to 0.049 (d = 784")
+        (far,) = wang_claims.step_of_figure_7(results.assign(point_eta=steps * 3))
+        assert far.holds is False
+        (other,) = wang_claims.step_of_figure_7(results.assign_coords(d=100))
+        assert other.holds is None
+
     def test_crossings_lie_between_sizes(self):
         sizes = np.array([0.1, 0.2, 0.4, 0.8])
         assert wang_fits.crossing(sizes, np.array([1, 0.9, 0.1, 0])) == pytest.approx(0.08**0.5)
