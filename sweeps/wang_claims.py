@@ -67,7 +67,7 @@ def step_of_figure_7(results: xr.Dataset) -> list[Claim]:
         Claim(
             f"eta concentrates around {ETA}",
             f"median {middle:.3f}, nine tenths from {low:.3f} to {high:.3f} ({where})",
-            low <= ETA <= high if at == ETA_AT else None,
+            bool(low <= ETA <= high) if at == ETA_AT else None,
         )
     ]
 
