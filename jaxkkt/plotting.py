@@ -12,6 +12,8 @@ from matplotlib.ticker import NullLocator
 from jaxkkt.engine.results import NOT_RUN, summarize
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
+# Labels of a logarithmic axis are at least so far from each other, as a share of its length.
+NEAREST_LABELS = 0.08
 
 
 def mean_band(
@@ -79,10 +81,19 @@ def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> A
 
 
 def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
-    """Both axes logarithmic, with a tick at every one of the few values `x`."""
+    """Both axes logarithmic, with a tick at every one of the few values `x`.
+
+    From the largest on each is labelled unless the label to its right is too near.
+    """
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xticks(x, [f"{value:g}" for value in x])
+    places, labels, last = np.log(np.asarray(x, float)), [], np.inf
+    nearest = NEAREST_LABELS * np.ptp(places)
+    for value, place in sorted(zip(x, places, strict=True), reverse=True):
+        free = last - place >= nearest
+        labels.append(f"{value:g}" if free else "")
+        last = place if free else last
+    ax.set_xticks(sorted(x), labels[::-1])
     ax.xaxis.set_minor_locator(NullLocator())
     return ax
 

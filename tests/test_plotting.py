@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
+from jaxkkt import plotting
 from jaxkkt.engine import results
 
 
@@ -104,3 +105,11 @@ def test_style_and_files(tmp_path):
         paths = jk.plotting.save(figure, tmp_path / "a")
     assert [p.name for p in paths] == ["a.png", "a.pdf"]
     assert all(p.stat().st_size > 1000 for p in paths)
+
+
+def test_labels_of_a_logarithmic_axis_do_not_overlap():
+    ax = plotting.logarithmic(plt.figure().subplots(), np.array([25, 49, 100, 625, 784]))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["25", "49", "100", "", "784"]
+    assert ax.get_xticks().tolist() == [25, 49, 100, 625, 784]
+    ax = plotting.logarithmic(plt.figure().subplots(), np.array([100]))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["100"]
