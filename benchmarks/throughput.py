@@ -29,7 +29,7 @@ import numpy as np
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.engine import buckets, draws, measuring, slots
+from jaxkkt.engine import draws, measuring, merging, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
@@ -299,7 +299,7 @@ def random_search(count: int, seed: int = 0) -> list[dict[str, Any]]:
     rows, runs = [], list(found.values())
     names = "OPERATIONS_OF_NO_MATTER", "OPERATIONS_PER_COMPILATION"
     for share in (1, 0.1, 0.03):
-        with _replaced(*((buckets, name, share * getattr(buckets, name)) for name in names)):
+        with _replaced(*((merging, name, share * getattr(merging, name)) for name in names)):
             started = time.perf_counter()
             planned = jk.plan_sweep(runs).buckets
             seconds = time.perf_counter() - started

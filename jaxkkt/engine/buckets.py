@@ -5,7 +5,7 @@ resumed sweep compiles the same shapes and so gives the same bits.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxkkt.engine.devices import cores
+from jaxkkt.engine.merging import Shape, merge
 from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation, step_flops
@@ -24,12 +25,7 @@ from jaxkkt.specs.same import by_identity
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).
 OPERATIONS_PER_ELEMENT = 64
-# Compiling a bucket takes about as long as this many operations: buckets are merged when the
-# padding that this adds costs less.
-OPERATIONS_PER_COMPILATION = 1e11
 LARGEST_PADDING_SHARE = 0.25
-# Padding of less than this is not worth a thought beside a compilation, whatever its share.
-OPERATIONS_OF_NO_MATTER = 1e10
 # Share of a device's memory that all lanes may fill, in whole GiB; and the memory of a device that
 # does not tell.
 LANE_SHARE = 0.4
@@ -174,10 +170,9 @@ def lane_bytes(device: Any) -> int:
 def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     """Buckets for `runs` on these devices, of one kind; those of the shortest steps first.
 
-    Starting from one bucket a shape, the pair whose union adds the least padding is merged while
-    that costs less than a compilation and the padding stays below `LARGEST_PADDING_SHARE` of all
-    work, or does not matter. Only runs whose protocols differ in numbers alone share a bucket, and
-    of these only those of one representation and batch kind.
+    Only runs whose protocols differ in numbers alone share a bucket, and of these only those of one
+    representation and batch. Their shapes share one where `merging.merge` says that padding is
+    cheaper than compiling, while it stays below `LARGEST_PADDING_SHARE` of all work.
     """
     groups: dict[_Kind, dict[tuple[int, int, int], list[Run]]] = {}
     for run in runs:
@@ -191,11 +186,11 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     )
     for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
         protocol = next(iter(by_shape.values()))[0].protocol
-        merged = [_Shape((shape,), *shape) for shape in by_shape]
+        merged = [Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
             steps = protocol.guessed_steps
-            merged, allowed = _merge(counts, kind, steps, allowed)
+            merged, allowed = merge(counts, kind.work, steps, allowed)
         for union in merged:
             mine = [run for part in union.parts for run in by_shape[part]]
             found.append(_bucket(mine, union, kind, devices))
@@ -256,7 +251,7 @@ def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
     return min(str(run.to_json()) for same in shapes.values() for run in same[:1])
 
 
-def _bucket(runs: list[Run], shape: "_Shape", kind: _Kind, devices: Sequence[Any]) -> Bucket:
+def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) -> Bucket:
     # The longest first: what is left at the end is short.
     runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, *order_of(r)))
     m, d, k = tight = shape.m, shape.d, shape.k
@@ -327,52 +322,6 @@ def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
 def padding_share(buckets: Sequence[Bucket]) -> float:
     """Share of all work that is spent on padding."""
     return 1 - sum(b.useful_work for b in buckets) / sum(b.padded_work for b in buckets)
-
-
-class _Shape(NamedTuple):
-    """Some of the runs' shapes, and one that holds them all."""
-
-    parts: tuple[tuple[int, int, int], ...]
-    m: int
-    d: int
-    k: int
-
-
-def _merge(
-    counts: Mapping[tuple[int, int, int], int],
-    kind: _Kind,
-    steps: int,
-    allowed: float,
-) -> tuple[list[_Shape], float]:
-    """The shapes in as few groups as pay, and the padding that is still allowed after that."""
-    parts = [[shape] for shape in sorted(counts)]
-    sizes = np.array(sorted(counts))
-    number = np.array([counts[shape] for shape in sorted(counts)], float)
-    work = number * kind.work(*sizes.T)
-
-    def added(i: Any, others: Any) -> Any:
-        """The padding of unions with group i; none with itself, nor with those that are gone."""
-        union = np.maximum(sizes[i], sizes[others])
-        more = (number[i] + number[others]) * kind.work(*union.T)
-        cost = more - work[i] - work[others]
-        return np.where((number[i] > 0) & (number[others] > 0) & (others != i), cost, np.inf)
-
-    everyone = np.arange(len(parts))
-    cost = np.array([added(i, everyone) for i in everyone])
-    for _ in everyone[1:]:
-        i, j = sorted(divmod(int(cost.argmin()), len(parts)))
-        least = cost[i, j]
-        if least * steps > OPERATIONS_OF_NO_MATTER:
-            if least > allowed or least * steps > OPERATIONS_PER_COMPILATION:
-                break
-            allowed -= least
-        parts[i] += parts[j]
-        sizes[i] = np.maximum(sizes[i], sizes[j])
-        number[i], number[j] = number[i] + number[j], 0
-        work[i] = number[i] * kind.work(*sizes[i])
-        for changed in (i, j):
-            cost[changed] = cost[:, changed] = added(changed, everyone)
-    return [_Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]], allowed
 
 
 def _work(representation: Representation, m: Any, d: Any, k: Any) -> Any:
