@@ -454,7 +454,8 @@ def _mini_batch(
         return jnp.array(False), jnp.pad(order, (0, size), constant_values=m)
 
     # A loop is skipped by a batch of runs, too, where a condition computes both its sides.
-    _, order = jax.lax.while_loop(lambda carry: carry[0], shuffled, (i == 0, state.order))
+    begins = (i == 0) & (state.status == Status.RUNNING)
+    _, order = jax.lax.while_loop(lambda carry: carry[0], shuffled, (begins, state.order))
     rows = jax.lax.dynamic_slice(order, (i * size,), (size,))
     batch = Dataset(  # beyond the data: zeros
         jnp.take(data.x, rows, axis=0, mode="fill", fill_value=0),
