@@ -25,7 +25,6 @@ from jaxkkt.networks import (
     Params,
     pad,
     preactivations,
-    squared_norm,
     value_and_pullback,
     value_and_pullback_from,
 )
@@ -136,15 +135,16 @@ def gradient(
     real, margins = data.y != 0, data.y * outputs
     value, weights = log_loss(margins, loss, mask=real)
     grads = pullback(-weights * data.y)  # d log L / d N(x_i)
-    squared = _squared_norm(grads)
     min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
     return Gradient(
         log_loss=value,
         samples=jnp.sum(real, dtype=jnp.int32),
         gradient=grads,
-        squared_norm=squared,
+        squared_norm=_squared_norm(grads),
         min_margin=min_margin,
-        dead=(squared == 0) & (min_margin == 0),
+        # Told by the gradient over v alone: few optimizers read the norm, and a norm that nobody
+        # reads is a pass over all weights less.
+        dead=~jnp.any(grads.v) & (min_margin == 0),
     )
 
 
@@ -168,7 +168,8 @@ def _value_and_pullback(
 def _squared_norm(gradient: Params | GramParams) -> Array:
     """|grad|^2 over the weights; in the Gram representation |sum_i c_ij (x_i, 1)|^2 = c^T G c."""
     if isinstance(gradient, Params):
-        return squared_norm(gradient)
+        w = gradient.w.T  # as the product X^T grad P leaves it: a CPU reads it in order
+        return _dot(w, w) + _dot(gradient.b, gradient.b) + _dot(gradient.v, gradient.v)
     over_weights = _dot(gradient.coefficients, gradient.preactivations)
     return over_weights + _dot(gradient.v, gradient.v)
 

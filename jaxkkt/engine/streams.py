@@ -9,7 +9,7 @@ from itertools import cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -42,10 +42,12 @@ def run_streams(
 ) -> Generator[list[Row], None, None]:
     """Rows of the runs not in `done`, some at a time, as they end; a stream for each of `tallies`.
 
-    Streams take the devices in turn. All go through the buckets in order and take runs from the
-    same queues; one more thread a device compiles ahead of them. `show` is called now and then, in
-    the caller's thread. Once `asked` is set the streams end with their chunk, and the iterator when
-    it has yielded the rows there are. Close it to stop them, too; rows not yet yielded are lost.
+    Streams take the devices in turn, and runs from the same queues. Every other one goes through
+    the buckets from their end: so they meet at runs of middling length, and none trains the longest
+    run alone while the others have nothing left. One more thread a device compiles ahead of them.
+    `show` is called now and then, in the caller's thread. Once `asked` is set the streams end with
+    their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
+    too; rows not yet yielded are lost.
     """
     ended: SimpleQueue[Row | None] = SimpleQueue()
     stop, here, used = Event(), settings(), devices[: len(tallies)]
@@ -54,7 +56,7 @@ def run_streams(
         with using(here, device):
             return compile_bucket(bucket)
 
-    def stream(tally: Tally, device: jax.Device) -> None:
+    def stream(tally: Tally, device: jax.Device, waiting: Sequence[Any]) -> None:
         with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and (compiled := compiled_before_a_stop(programs[device])):
@@ -94,12 +96,15 @@ def run_streams(
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
             queues = [(b, deque(run for run in b.runs if run not in done)) for b in buckets]
-            waiting = [
-                (b, queue, {device: compiler.submit(compile_ahead, b, device) for device in used})
-                for b, queue in queues
-                if queue
-            ]
-            streams = [pool.submit(stream, *pair) for pair in zip(tallies, cycle(used))]
+            left = [(b, queue) for b, queue in queues if queue]
+            places = range(len(left))
+            programs = {
+                i: {device: compiler.submit(compile_ahead, left[i][0], device) for device in used}
+                for i in (from_both_ends(places) if len(tallies) > 1 else places)
+            }
+            waiting = [(*left[i], programs[i]) for i in places]
+            ways = cycle((waiting, waiting[::-1]))
+            streams = [pool.submit(stream, *each) for each in zip(tallies, cycle(used), ways)]
             for future in streams:
                 future.add_done_callback(lambda _: ended.put(None))
             going = len(streams)
@@ -117,6 +122,11 @@ def run_streams(
         finally:
             stop.set()
             compiler.shutdown(wait=False, cancel_futures=True)
+
+
+def from_both_ends(items: Sequence[T]) -> list[T]:
+    """The first, the last, the second, the last but one, and so on."""
+    return [items[-1 - i // 2 if i % 2 else i // 2] for i in range(len(items))]
 
 
 def all_in(queue: SimpleQueue[T], seconds: float) -> list[T]:
