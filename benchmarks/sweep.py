@@ -4,7 +4,10 @@
 its own: with all compilation, again with the compiled programs in JAX's cache, and a last time with
 nothing left to train, which is the start of Python and the figures. It times a PyTorch loop for a
 moment on every size. The loop's whole time is what its steps take, times the steps that the
-paper's schedule needs, without its start and any measurement. Writes results/sweep.json.
+paper's schedule needs, without its start and any measurement. "Products alone" is what the matrix
+products of the same steps would take at the rate of large ones on all cores. With `--beside` the
+same command of another checkout, of an earlier version for instance, is timed in turns with it.
+Writes results/sweep.json.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import jax
@@ -25,7 +29,9 @@ import xarray as xr
 import jaxkkt as jk
 from benchmarks import peers, timing
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine.driver import product_rate
 from jaxkkt.networks import Params
+from jaxkkt.representations import step_flops
 from sweeps.vardi_figures import preset
 
 # The fewest steps to a loss of 1e-30 that any run of `benchmarks.protocols` took by the schedule.
@@ -46,36 +52,75 @@ def loop_seconds_per_step(params: Params, data: Dataset, seconds: float = SECOND
     return float(np.median(times))
 
 
-def preset_seconds(out: Path, cache: Path, *options: str) -> float:
+def preset_seconds(checkout: Path, out: Path, cache: Path, *options: str) -> float:
     """Time of the quick preset's command, all of it; compiled programs are kept in `cache`."""
     command = [sys.executable, "-m", "sweeps.vardi_figures", "--preset", "quick"]
     settings = {
+        "PYTHONPATH": str(checkout),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
     started = time.perf_counter()
-    subprocess.run([*command, "--out", out, *options], check=True, env=os.environ | settings)
+    with open(out.with_suffix(".log"), "w") as told:
+        given = [*command, "--out", out, *options]
+        subprocess.run(
+            given, check=True, env=os.environ | settings, cwd=checkout, stdout=told, stderr=told
+        )
     return time.perf_counter() - started
+
+
+def preset_times(checkout: Path, folder: Path) -> dict[str, float]:
+    """The quick preset's command with nothing compiled, all compiled, and all trained."""
+    folder.mkdir()
+    cache = folder / "cache"
+    wall = {
+        "compiling": preset_seconds(checkout, folder / "first", cache),
+        "compiled": preset_seconds(checkout, folder / "second", cache),
+        "start and figures": preset_seconds(checkout, folder / "second", cache, "--landed"),
+    }
+    wall["sweep alone, compiled"] = wall["compiled"] - wall["start and figures"]
+    return wall
+
+
+def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
+    """Seconds of the products of all steps that were made, at the rate of large ones."""
+    flops = 0.0
+    for run in runs:
+        at = {name: value for name, value in run.fields().items() if name in results.dims}
+        sizes = run.samples, run.d, run.width
+        representation = run.protocol.representation_for(run.samples, run.d)
+        flops += results.steps.sel(at).item() * step_flops(representation, *sizes)
+    return flops / product_rate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--out", type=Path, default=timing.RESULTS, help="folder of sweep.json")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--beside", type=Path, help="another checkout, timed in turns")
     options = parser.parse_args(arguments)
 
     runs = preset("quick")
+    checkouts = {"here": Path(__file__).resolve().parents[1]}
+    if options.beside is not None:
+        checkouts["beside"] = options.beside.resolve()
     with TemporaryDirectory() as folder:
-        out, cache = Path(folder), Path(folder) / "cache"
-        wall = {
-            "compiling": preset_seconds(out / "first", cache),
-            "compiled": preset_seconds(out / "second", cache),
-            "start and figures": preset_seconds(out / "second", cache, "--landed"),
-        }
+        turns = [
+            {
+                name: preset_times(where, Path(folder) / f"{name}-{i}")
+                for name, where in checkouts.items()
+            }
+            for i in range(options.repeats)
+        ]
         # ru_maxrss counts kilobytes on Linux: of the largest child so far, which is the sweep.
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-        results = xr.load_dataset(out / "first" / "results.nc")
-    wall["sweep alone, compiled"] = wall["compiled"] - wall["start and figures"]
+        results = xr.load_dataset(Path(folder) / "here-0" / "first" / "results.nc")
+    walls = {
+        name: {what: median(turn[name][what] for turn in turns) for what in turns[0][name]}
+        for name in checkouts
+    }
+    wall = walls["here"] | {"products alone": products_alone(runs, results)}
 
     loop, rows = 0.0, []
     for (d, m, k), count in sorted(Counter((r.d, r.samples, r.width) for r in runs).items()):
@@ -89,11 +134,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{loop / 3600:.2f} hours ({PAPER_STEPS:,} steps a network)\n"
     )
     speedup = {name: loop / s for name, s in wall.items() if name != "start and figures"}
-    table = [{"": n, "seconds": s, "times": speedup.get(n, "")} for n, s in wall.items()]
+    others = {f"{name}, s": walls[name] for name in walls if name != "here"}
+    table = [
+        {
+            "": n,
+            "seconds": s,
+            "times": speedup.get(n, ""),
+            **{o: w.get(n, "") for o, w in others.items()},
+        }
+        for n, s in wall.items()
+    ]
     print(timing.markdown(table))
     record = {
         "runs": len(runs),
         "wall_s": wall,
+        "turns": turns,
         "peak_memory_gb": memory,
         "flow_steps": int(results.steps.where(results.status > 0).sum()),
         "paper_steps_a_run": PAPER_STEPS,

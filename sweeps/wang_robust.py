@@ -37,6 +37,18 @@ PRESETS = {
         right_d=49,
         ball=tuple(np.geomspace(0.03, 3, 8).round(3).tolist()),
     ),
+    # As far as 12,665 images at a rate of 0.01 an epoch of these moves a neuron at 0.1.
+    "mnist": studies.Preset(
+        "1,000 images of MNIST, from the folder that JAXKKT_MNIST names; steps of 1.1 between radii",
+        source="mnist",
+        d=(49, 100, 196, 400, 784),
+        radius=tuple(np.geomspace(0.12, 0.55, 17).round(4).tolist()),
+        width=(500, 1000, 2000, 4000),
+        right_d=196,
+        ball=tuple(np.geomspace(0.06, 0.75, 12).round(4).tolist()),
+        samples=1000,
+        batch_size=64,
+    ),
     "paper": studies.Preset(
         "MNIST, from the folder that JAXKKT_MNIST names, and the paper's grid",
         source="mnist",
