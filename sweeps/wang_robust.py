@@ -45,7 +45,7 @@ PRESETS = {
         radius=tuple(np.geomspace(0.12, 0.55, 17).round(4).tolist()),
         width=(500, 1000, 2000, 4000),
         right_d=196,
-        ball=tuple(np.geomspace(0.06, 0.75, 12).round(4).tolist()),
+        ball=tuple(np.geomspace(0.06, 0.6, 26).round(4).tolist()),
         samples=1000,
         batch_size=64,
     ),

@@ -277,6 +277,8 @@ def test_open_questions_from_the_command_line(tmp_path, capsys):
     assert (table.ratio <= 1.1).all()
     assert (table.robust_error.diff("robust_error_0") >= -1e-6).all()
     assert (tmp_path / "open.png").stat().st_size > 5000
+    (run, *_) = wang_open.parts(wang_open.STUDY.read([*arguments, "--protocol", "sgd"]))[0].runs
+    assert run.protocol.batch_size == 64
 
 
 @pytest.mark.slow
