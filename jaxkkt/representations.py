@@ -14,6 +14,7 @@ All give the same trajectory for a `LinearTransformation`; "span" and "gram" are
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -142,9 +143,7 @@ def gradient(
         gradient=grads,
         squared_norm=_squared_norm(grads),
         min_margin=min_margin,
-        # Told by the gradient over v alone: few optimizers read the norm, and a norm that nobody
-        # reads is a pass over all weights less.
-        dead=~jnp.any(grads.v) & (min_margin == 0),
+        dead=_vanishes(grads, ~jnp.any(grads.v) & (min_margin == 0)),
     )
 
 
@@ -172,6 +171,21 @@ def _squared_norm(gradient: Params | GramParams) -> Array:
         return _dot(w, w) + _dot(gradient.b, gradient.b) + _dot(gradient.v, gradient.v)
     over_weights = _dot(gradient.coefficients, gradient.preactivations)
     return over_weights + _dot(gradient.v, gradient.v)
+
+
+def _vanishes(gradient: Params | GramParams, suspected: Array) -> Array:
+    """Whether all of a gradient is zero, where that is suspected.
+
+    A loop is skipped where nobody is suspected: few optimizers read the norm, and one that nobody
+    reads is a pass over all weights less. The barrier keeps XLA from computing it before the loop.
+    """
+
+    def look(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        again, _ = jax.lax.optimization_barrier((gradient, carry))
+        return jnp.array(False), _squared_norm(again) == 0
+
+    before = suspected, jnp.array(False)
+    return jax.lax.while_loop(lambda carry: carry[0], look, before)[1]
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -39,10 +39,10 @@ PRESETS = {
     ),
     # As far as 12,665 images at a rate of 0.01 an epoch of these moves a neuron at 0.1.
     "mnist": studies.Preset(
-        "1,000 images of MNIST, from the folder that JAXKKT_MNIST names; steps of 1.1 between radii",
+        "1,000 images of MNIST, from the folder that JAXKKT_MNIST names; radii 1.1 apart",
         source="mnist",
         d=(49, 100, 196, 400, 784),
-        radius=(0.09, 0.1, 0.11, *np.geomspace(0.12, 0.55, 17).round(4).tolist()),
+        radius=tuple(np.geomspace(0.12, 0.55, 17).round(4).tolist()),
         width=(500, 1000, 2000, 4000),
         right_d=196,
         ball=tuple(np.geomspace(0.06, 0.6, 26).round(4).tolist()),
