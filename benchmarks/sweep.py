@@ -63,7 +63,7 @@ def preset_seconds(checkout: Path, out: Path, cache: Path, *options: str) -> flo
     }
     started = time.perf_counter()
     with open(out.with_suffix(".log"), "w") as told:
-        given = [*command, "--out", out, *options]
+        given = [*command, "--out", str(out), *options]
         subprocess.run(
             given, check=True, env=os.environ | settings, cwd=checkout, stdout=told, stderr=told
         )
