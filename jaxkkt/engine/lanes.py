@@ -18,7 +18,7 @@ from jaxkkt.engine.tally import Tally
 from jaxkkt.runs.run import Run
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
-CHUNK_SECONDS = 0.5
+CHUNK_SECONDS = 1.0
 FIRST_CHUNK = 20
 # Of a sweep that is stopped the runs are saved that have trained for so long.
 SECONDS_WORTH_SAVING = 5.0

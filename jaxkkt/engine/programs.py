@@ -302,7 +302,7 @@ def _advance(
 ) -> tuple[Slot, Array]:
     """All slots by at most `limits[0]` trips in all, a group of lanes at a time: each group until
     `limits[1]` of its runs have ended, or all."""
-    lanes = bucket.lanes
+    groups = bucket.slots // bucket.lanes
 
     def one(state: Any, fixed: tuple[Any, How]) -> Any:
         data, how = fixed
@@ -319,18 +319,22 @@ def _advance(
             return (carry[0] > 0) & (running(carry[1]) > enough)
 
         def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            return carry[0] - 1, jax.vmap(one)(carry[1], fixed)
+            return carry[0] - 1, step(carry[1], fixed)
 
         return jax.lax.while_loop(going, trip, (left, states))
 
     how = jax.vmap(lambda words: rows.unpack(words)[1])(batch.words)
-    everything = batch.state, (batch.data, how)
-    if bucket.slots == lanes:
-        left, states = group(limits[0], everything)
+    everything, step = (batch.state, (batch.data, how)), one
+    # A lane alone has no axis: with one, XLA transposes its weights in every step.
+    if bucket.lanes > 1:
+        step = jax.vmap(one)
+        by_lane = groups, bucket.lanes
+        everything = jax.tree.map(lambda a: a.reshape(*by_lane, *a.shape[1:]), everything)
+    if groups > 1:
+        left, states = jax.lax.scan(group, limits[0], everything)
     else:
-        grouped = jax.tree.map(lambda a: a.reshape(-1, lanes, *a.shape[1:]), everything)
-        left, states = jax.lax.scan(group, limits[0], grouped)
-        states = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), states)
+        left, states = group(limits[0], jax.tree.map(lambda a: a[0], everything))
+    states = jax.tree.map(lambda a, b: a.reshape(b.shape), states, batch.state)
     told = Report(states.status, states.steps, states.log_loss, limits[0] - left)
     return batch._replace(state=states), report.pack(told)
 
