@@ -53,7 +53,7 @@ def train_alone(bucket: Bucket, programs: Programs, count: int) -> float:
     Drawing and placing come before the clock starts; nothing is measured.
     """
     groups = [bucket.runs[i : i + bucket.slots] for i in range(0, len(bucket.runs), bucket.slots)]
-    waiting = deque([_placed(bucket, programs, group) for group in groups])
+    waiting = deque([placed(bucket, programs, group) for group in groups])
     limits = jax.device_put(np.array([EVER, bucket.lanes], np.int32))
 
     def stream() -> None:
@@ -71,7 +71,8 @@ def train_alone(bucket: Bucket, programs: Programs, count: int) -> float:
     return time.perf_counter() - started
 
 
-def _placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
+def placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
+    """A batch of these runs before their first step, for `programs.advance`."""
     batch = programs.idle()
     for i in range(0, len(runs), bucket.turn):
         mine = runs[i : i + bucket.turn]

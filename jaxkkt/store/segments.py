@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from errno import ENOENT
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -90,7 +91,7 @@ class Writer:
         with self._lock, self._unbroken():
             os.fsync(self._file)
             if not os.fstat(self._file).st_nlink:
-                raise FileNotFoundError(None, "it was removed while rows were written to it")
+                raise FileNotFoundError(ENOENT, "it was removed while rows were written to it")
             self._synced = monotonic()
 
     def close(self) -> None:
