@@ -45,11 +45,12 @@ from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
 from jaxkkt.runs.grid import grid
 from jaxkkt.runs.run import Curve, Run
+from jaxkkt.single import train, train_through
 from jaxkkt.specs import data, initializations
 from jaxkkt.specs.base import Count, Number, Spec, from_json
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
-from jaxkkt.training import Status, train, train_through
+from jaxkkt.training import Status
 
 __all__ = [
     "Certificates",

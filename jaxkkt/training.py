@@ -1,23 +1,20 @@
 """Training one run: init, step, status. Everything is pure and meant to be vmapped over runs."""
 
-from collections.abc import Sequence
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, networks, representations
+from jaxkkt import networks, representations
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
 from jaxkkt.outcomes import Outcome
-from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training, flow_protocol
+from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training
 from jaxkkt.representations import GramDataset, GramParams, Representation
-from jaxkkt.requirements import require_precision
 
 
 class Status(Outcome):
@@ -80,15 +77,6 @@ class State(NamedTuple):
     order: Int[Array, " n"] | None
 
 
-class Result(NamedTuple):
-    """A trained run: parameters, log L there, updates made, and how it ended (`Status`)."""
-
-    params: Params
-    log_loss: Float[Array, ""]
-    steps: Int[Array, ""]
-    status: Int[Array, ""]
-
-
 class Pause(NamedTuple):
     """Where a run is to pause next: at this log loss or below, or after so many steps."""
 
@@ -136,13 +124,13 @@ def step(
     state: State, data: Dataset | GramDataset, protocol: Protocol, pause: Pause | None = None
 ) -> State:
     """One update, or none where the run ends or pauses here: then it stays where it is."""
-    sight = _look(state, data, protocol)
-    status = _status(sight, state.steps, protocol, protocol.target_log_loss)
+    sight = look(state, data, protocol)
+    status = status_at(sight, state.steps, protocol, protocol.target_log_loss)
     if pause is not None:
         here = sight.complete & (sight.total <= pause.log_loss)
         here = (here | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
-    moved = _move(state, sight, status, protocol)
+    moved = move(state, sight, status, protocol)
     if pause is None:
         return moved
     # A run that pauses goes on later, from all of its state. A mini-batch's log loss is part of it,
@@ -153,7 +141,7 @@ def step(
     return jax.tree.map(partial(jnp.where, paused), kept, moved)
 
 
-def _look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
+def look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
     if protocol.full_batch(data.y.shape[0]):
         here = _gradient(state.position, data, protocol)
         return Sight(here, here.log_loss, jnp.array(True), None)
@@ -185,7 +173,7 @@ def _fixed(protocol: Protocol) -> list[str]:
     return [name for name in ALL_PARAMETERS if name not in protocol.trained]
 
 
-def _move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
+def move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
     here = sight.here
     rule = optax.with_extra_args_support(protocol.rule.transformation())
     updates, optimizer_state = rule.update(
@@ -318,113 +306,7 @@ def _(
     return trained, {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
 
 
-def train(
-    params: Params,
-    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
-    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
-    protocol: Protocol | None = None,
-    key: PRNGKeyArray | None = None,
-) -> Result:
-    """Trains one network until its protocol's stopping rule; `flow_protocol()` by default.
-
-    Under `jax.vmap` a batch of networks trains until the last one stops, each frozen at its own
-    last step. `key` shuffles mini-batches and is needed for nothing else.
-    Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
-    """
-    protocol = flow_protocol() if protocol is None else protocol
-    data = _checked(params, x, y, protocol, key)
-    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
-
-
-def train_through(
-    params: Params,
-    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
-    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
-    levels: Sequence[float] | Float[Array | np.ndarray, " n"],
-    protocol: Protocol | None = None,
-    key: PRNGKeyArray | None = None,
-) -> Result:
-    """One run seen at several log losses: the `Result` has a leading axis over the n `levels`.
-
-    Each entry is what `train` would return with that level as its target, the same run every time;
-    the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
-    run that ends before a level shows how it ended from there on. One compilation serves all levels
-    of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
-    Raises ValueError as `train` does, and for levels that are not finite and falling.
-    """
-    protocol = flow_protocol() if protocol is None else protocol
-    data = _checked(params, x, y, protocol, key)
-    dtype = params.v.dtype
-    with np.errstate(over="ignore"):  # told below
-        targets = np.asarray(levels, dtype)
-    falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
-    if not (falling and np.isfinite(targets).all()):
-        raise ValueError(
-            f"levels must be log losses, finite in {dtype}, each below the one before, got "
-            f"{np.asarray(levels).tolist()}"
-        )
-    key = jax.random.key(0) if key is None else key
-    return _train_through(params, data, jnp.asarray(targets), protocol, key)
-
-
-def _checked(
-    params: Params, x: Any, y: Any, protocol: Protocol, key: PRNGKeyArray | None
-) -> Dataset:
-    data = datasets.validate(x, y)
-    m, d = data.x.shape
-    networks.check_parameters(params, d)
-    require_precision(**params._asdict(), x=data.x)
-    if not isinstance(protocol, Protocol):
-        raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
-    if not protocol.full_batch(m) and key is None:
-        raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
-    return data
-
-
-@jax.jit
-def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
-    representation = protocol.representation_for(*data.x.shape)
-    position, encoded = representations.encode(params, data, representation)
-    state = jax.lax.while_loop(
-        lambda state: state.status == Status.RUNNING,
-        lambda state: step(state, encoded, protocol),
-        init(position, protocol, key, data.y.size),
-    )
-    state = finish(state, encoded, protocol)
-    trained = representations.decode(state.position, params, data, representation)
-    return Result(trained, state.log_loss, state.steps, state.status)
-
-
-@jax.jit
-def _train_through(
-    params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
-) -> Result:
-    representation = protocol.representation_for(*data.x.shape)
-    position, encoded = representations.encode(params, data, representation)
-
-    def onward(run: tuple[State, Sight], level: Array) -> tuple[tuple[State, Sight], Result]:
-        # The run itself never ends at a level, so that it goes on as if there had been none.
-        def status(run: tuple[State, Sight]) -> Array:
-            state, sight = run
-            here = _status(sight, state.steps, protocol, level)
-            return jnp.where(state.status == Status.RUNNING, here, state.status)
-
-        def go(run: tuple[State, Sight]) -> tuple[State, Sight]:
-            state = _move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)
-            return state, _look(state, encoded, protocol)
-
-        run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
-        state, sight = run
-        state = state._replace(log_loss=sight.total, status=status(run))
-        state = finish(state, encoded, protocol)
-        trained = representations.decode(state.position, params, data, representation)
-        return run, Result(trained, state.log_loss, state.steps, state.status)
-
-    start = init(position, protocol, key, data.y.size)
-    return jax.lax.scan(onward, (start, _look(start, encoded, protocol)), levels)[1]
-
-
-def _status(sight: Sight, steps: Array, protocol: Protocol, target: float | Array) -> Array:
+def status_at(sight: Sight, steps: Array, protocol: Protocol, target: float | Array) -> Array:
     here, reached = sight.here, sight.complete & (sight.total <= target)
     status = jnp.where(steps >= protocol.max_steps, _at_cap(here.min_margin), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)

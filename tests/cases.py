@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxkkt as jk
-from jaxkkt import datasets, networks, training
+from jaxkkt import datasets, networks, single
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.store import Store
@@ -78,7 +78,7 @@ def stacked(*problems):
 
 
 def train_lanes(params, data, protocol):
-    return jax.vmap(lambda p, x, y: training.train(p, x, y, protocol))(params, *data)
+    return jax.vmap(lambda p, x, y: single.train(p, x, y, protocol))(params, *data)
 
 
 def lane(result, i):

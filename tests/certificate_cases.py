@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 from cases import problem
 
-from jaxkkt import networks, training
+from jaxkkt import networks, single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import certificate
 from jaxkkt.networks import Params
@@ -74,7 +74,7 @@ def reference(params, data, free):
 def trained():
     with jax.enable_x64(True):
         params, data = problem(6, 4, 12)
-        run = training.train(params, *data)
+        run = single.train(params, *data)
         assert run.status == training.Status.CONVERGED
         return run.params, Dataset(*map(np.asarray, data))
 

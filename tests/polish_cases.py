@@ -8,7 +8,7 @@ import kkt_cases
 import numpy as np
 from cases import problem
 
-from jaxkkt import training
+from jaxkkt import single
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import CertificateStatus, Polished, certificate, polish
 from jaxkkt.networks import Params
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 def made(name):
     with jax.enable_x64(True):
         params, data = problem(*SIZES[name])
-        before = training.train(params, *data).params
+        before = single.train(params, *data).params
         polished = polish(before, *data)
         found = certify(polished.params, *data, budget=ROOM[name])
         return Case(name, before, data, polished, found)

@@ -10,7 +10,7 @@ import optax
 import pytest
 from cases import assert_close, assert_same_bits, flat, lane, problem, stacked
 
-from jaxkkt import optimizers, training
+from jaxkkt import optimizers, single
 from jaxkkt.protocols import Protocol
 from jaxkkt.training import Status
 
@@ -31,10 +31,10 @@ def normalized_margin(params, data):
 def test_each_level_is_what_training_to_it_returns(representation):
     params, data = problem(**SMALL)
     protocol = replace(FLOW, representation=representation)
-    through = training.train_through(params, *data, LEVELS, protocol)
+    through = single.train_through(params, *data, LEVELS, protocol)
     assert len(set(through.steps.tolist())) == 3
     for i, level in enumerate(LEVELS):
-        alone = training.train(params, *data, replace(protocol, target_log_loss=level))
+        alone = single.train(params, *data, replace(protocol, target_log_loss=level))
         assert alone.status == Status.CONVERGED
         got = lane(through, i)
         assert (got.steps, got.status) == (alone.steps, alone.status)
@@ -51,10 +51,10 @@ def test_other_optimizers_and_mini_batches_pass_levels_undisturbed(optimizer, ba
     protocol = Protocol(optimizer, batch_size=batch_size, max_steps=20_000)
     levels = (1.0, 0.3, -0.7)
     with jax.numpy_dtype_promotion("standard"):
-        through = training.train_through(params, *data, levels, protocol, key)
+        through = single.train_through(params, *data, levels, protocol, key)
         for i, level in enumerate(levels):
             target = replace(protocol, target_log_loss=level)
-            alone = training.train(params, *data, target, key)
+            alone = single.train(params, *data, target, key)
             assert alone.status == Status.CONVERGED
             got = lane(through, i)
             assert (got.steps, got.status) == (alone.steps, alone.status)
@@ -68,10 +68,10 @@ def test_vmapped_equals_looped():
     params, data = problems[1]
     problems[1] = (params._replace(b=params.b - 100), data)  # no live neuron
     params, data = stacked(*problems)
-    batch = jax.vmap(lambda p, x, y: training.train_through(p, x, y, LEVELS, FLOW))(params, *data)
+    batch = jax.vmap(lambda p, x, y: single.train_through(p, x, y, LEVELS, FLOW))(params, *data)
     assert batch.params.w.shape == (3, 3, 40, 20)
     for i, one in enumerate(problems):
-        solo = training.train_through(*flat(one), LEVELS, FLOW)
+        solo = single.train_through(*flat(one), LEVELS, FLOW)
         assert batch.steps[i].tolist() == solo.steps.tolist()
         assert batch.status[i].tolist() == solo.status.tolist()
         assert_close(lane(batch, i), solo, rtol=1e-9, atol=1e-11)
@@ -80,28 +80,28 @@ def test_vmapped_equals_looped():
 
 def test_a_run_that_ends_between_levels_shows_it_from_there_on():
     params, data = problem(**SMALL)
-    reached = training.train(params, *data, replace(FLOW, target_log_loss=-20.0))
+    reached = single.train(params, *data, replace(FLOW, target_log_loss=-20.0))
     capped = replace(FLOW, max_steps=int(reached.steps) + 5)
-    got = training.train_through(params, *data, LEVELS, capped)
+    got = single.train_through(params, *data, LEVELS, capped)
     assert got.status.tolist() == [Status.CONVERGED, Status.CONVERGED, Status.STEP_CAP]
     assert got.steps[2] == reached.steps + 5
-    none = training.train_through(params, *data, LEVELS, replace(FLOW, max_steps=3))
+    none = single.train_through(params, *data, LEVELS, replace(FLOW, max_steps=3))
     assert none.status.tolist() == [Status.NOT_SEPARABLE] * 3
     assert_same_bits(lane(none, 0), lane(none, 2))
     wild = Protocol(optimizers.loss_scaled(1e30))
-    assert training.train_through(params, *data, LEVELS, wild).status.tolist() == (
+    assert single.train_through(params, *data, LEVELS, wild).status.tolist() == (
         [Status.DIVERGED] * 3
     )
 
 
 def test_one_compilation_serves_other_levels():
     params, data = problem(**SMALL)
-    training.train_through(params, *data, (-1.0, -2.0), FLOW)
-    compiled = training._train_through._cache_size()
-    training.train_through(params, *data, [-5.0, -6.0], FLOW)
-    training.train_through(params, *data, jnp.array([-5.0, -6.5]), FLOW)
-    training.train_through(params, *data, np.array([-5.0, -6.5]), FLOW)
-    assert training._train_through._cache_size() == compiled
+    single.train_through(params, *data, (-1.0, -2.0), FLOW)
+    compiled = single._train_through._cache_size()
+    single.train_through(params, *data, [-5.0, -6.0], FLOW)
+    single.train_through(params, *data, jnp.array([-5.0, -6.5]), FLOW)
+    single.train_through(params, *data, np.array([-5.0, -6.5]), FLOW)
+    assert single._train_through._cache_size() == compiled
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ def test_one_compilation_serves_other_levels():
 )
 def test_bad_levels_are_refused(levels, message):
     with pytest.raises(ValueError, match=message):
-        training.train_through(*flat(problem()), levels, FLOW)
+        single.train_through(*flat(problem()), levels, FLOW)
 
 
 def test_what_training_refuses_is_refused(unchecked):
     params, (x, y) = problem()
     with pytest.raises(ValueError, match="both labels must occur"):
-        training.train_through(params, x, jnp.abs(y), LEVELS)
+        single.train_through(params, x, jnp.abs(y), LEVELS)
     with pytest.raises(ValueError, match="give a key to shuffle with"):
-        training.train_through(
+        single.train_through(
             params, x, y, LEVELS, Protocol(optimizers.loss_scaled(0.1), batch_size=4)
         )
 
@@ -134,7 +134,7 @@ def test_what_training_refuses_is_refused(unchecked):
 def test_float32_reaches_log_losses_of_minus_ten_thousand():
     params, data = problem(**SMALL)
     levels = (-1e3, -1e4)
-    run = training.train_through(params, *data, levels)
+    run = single.train_through(params, *data, levels)
     assert run.params.w.dtype == jnp.float32
     assert run.status.tolist() == [Status.CONVERGED] * 2
     assert run.steps[0] < 2500
@@ -149,9 +149,9 @@ def test_float32_reaches_log_losses_of_minus_ten_thousand():
 
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), (params, data))
-        exact = training.train_through(*flat(wide), levels)
+        exact = single.train_through(*flat(wide), levels)
         finer = Protocol(optimizers.log_loss_time(0.005, largest=1.0, proportion=0.005))
-        fine = training.train_through(*flat(wide), levels, finer)
+        fine = single.train_through(*flat(wide), levels, finer)
     assert exact.status.tolist() == fine.status.tolist() == [Status.CONVERGED] * 2
     for i in range(2):
         margins = [normalized_margin(lane(r.params, i), data) for r in (run, exact, fine)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rays import EPS, classified, line, on_line, outputs64, reference, rounding
 
-from jaxkkt import datasets, networks, perturbations, training
+from jaxkkt import datasets, networks, perturbations, single, training
 from jaxkkt.networks import Params
 from jaxkkt.perturbations import FlipStatus, flip_size_bisection, flip_sizes_exact
 
@@ -124,7 +124,7 @@ def test_exact_against_a_fine_grid():
 def trained(request):
     d, m, k = request.param
     x, y = datasets.sphere(jax.random.key(d), m, d)
-    run = training.train(networks.torch_linear(jax.random.key(k), k, d), x, y)
+    run = single.train(networks.torch_linear(jax.random.key(k), k, d), x, y)
     assert run.status == training.Status.CONVERGED
     chosen = perturbations.on_margin(networks.margins(run.params, x, y))
     return run.params, x, y, perturbations.universal_direction(x, y, chosen), chosen

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cases import CORNERS, assert_close, flat, lane, problem, stacked
 
-from jaxkkt import datasets, networks, optimizers, training
+from jaxkkt import datasets, networks, optimizers, single
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import limit
 from jaxkkt.kkt.limit import LimitStatus, follow_flow
@@ -22,7 +22,7 @@ START, LEVELS = -20.0, (-60.0, -300.0)
 def trained(start=START, **sizes):
     params, data = problem(**{"m": 6, "d": 20, "k": 40, **sizes})
     protocol = Protocol(optimizers.log_loss_time(0.02), target_log_loss=start)
-    result = training.train(params, *data, protocol)
+    result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     return result.params, data
 
@@ -46,7 +46,7 @@ def normalized_margin(params, data):
 def test_the_flow_in_log_time_is_the_flow_that_training_follows():
     params, data = problem(6, 20, 40)
     fine = optimizers.log_loss_time(0.003, largest=0.2, proportion=0.002)
-    run = training.train_through(params, *data, (-69.0, -300.0, -1000.0), Protocol(fine))
+    run = single.train_through(params, *data, (-69.0, -300.0, -1000.0), Protocol(fine))
     assert run.status.tolist() == [Status.CONVERGED] * 3
     start, *levels = run.log_loss.tolist()
     first = lane(run.params, 0)
@@ -79,7 +79,7 @@ def test_two_opposite_points_end_at_their_closed_form():
     x = jnp.array([[0.6, 0.8, 0.0], [-0.6, -0.8, 0.0]])
     data = Dataset(x, jnp.array([1.0, -1.0]))
     start = networks.torch_linear(jax.random.key(3), 10, 3)
-    run = training.train(start, *data, Protocol(optimizers.log_loss_time(), target_log_loss=-40.0))
+    run = single.train(start, *data, Protocol(optimizers.log_loss_time(), target_log_loss=-40.0))
     trace = follow_flow(run.params, *data, float(run.log_loss), (-1e8, -1e16, -1e24), 0.1)
     assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 3
     np.testing.assert_allclose(trace.multipliers[-1], [0.5**0.5] * 2, rtol=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import CORNERS, assert_same_bits, problem
 
-from jaxkkt import datasets, losses, networks, optimizers, training
+from jaxkkt import datasets, losses, networks, optimizers, single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
@@ -83,7 +83,7 @@ def test_mini_batches_stop_on_the_loss_of_an_epoch():
         protocol = Protocol(
             still, batch_size=BATCH, target_log_loss=float(full) + above, max_steps=9
         )
-        result = training.train(params, *data, protocol, jax.random.key(3))
+        result = single.train(params, *data, protocol, jax.random.key(3))
         assert (result.steps, result.status) == (steps, status)
         if status == Status.CONVERGED:
             np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)
@@ -95,11 +95,11 @@ def test_mini_batches_train(representation):
     protocol = Protocol(
         DESCENT, batch_size=BATCH, representation=representation, target_log_loss=-2.0
     )
-    result = training.train(params, *data, protocol, jax.random.key(3))
+    result = single.train(params, *data, protocol, jax.random.key(3))
     assert result.status == Status.CONVERGED
     assert result.steps % 3 == 2  # at the last batch of an epoch
     assert losses.log_loss(networks.margins(result.params, *data))[0] < -2
-    other = training.train(params, *data, protocol, jax.random.key(4))
+    other = single.train(params, *data, protocol, jax.random.key(4))
     assert np.any(other.params.w != result.params.w)
 
 
@@ -107,18 +107,18 @@ def test_mini_batches_match_full_batches_where_all_fit():
     params, data = problem()
     small = Protocol(DESCENT, batch_size=6, max_steps=20)
     full = Protocol(DESCENT, max_steps=20)
-    assert_same_bits(training.train(params, *data, small), training.train(params, *data, full))
+    assert_same_bits(single.train(params, *data, small), single.train(params, *data, full))
 
 
 def test_mini_batches_need_a_key():
     params, data = problem(M)
     with pytest.raises(ValueError, match="8 samples train in mini-batches: give a key to shuffle"):
-        training.train(params, *data, Protocol(DESCENT, batch_size=BATCH))
+        single.train(params, *data, Protocol(DESCENT, batch_size=BATCH))
 
 
 def test_a_batch_without_live_neurons_does_not_stall():
     protocol = Protocol(DESCENT, batch_size=1, max_steps=60)
-    result = training.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))
+    result = single.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))
     assert result.status != Status.STALLED
     assert result.steps == 60
 
@@ -127,6 +127,6 @@ def test_log_loss_at_a_cap_inside_an_epoch_is_that_of_all_samples():
     params, data = problem(M)
     still = optimizers.loss_scaled(1e-30)
     protocol = Protocol(still, batch_size=BATCH, max_steps=3)
-    result = training.train(params, *data, protocol, jax.random.key(3))
+    result = single.train(params, *data, protocol, jax.random.key(3))
     full, _ = losses.log_loss(networks.margins(params, *data))
     np.testing.assert_allclose(result.log_loss, full, rtol=1e-6)

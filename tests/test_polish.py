@@ -10,7 +10,7 @@ import scipy.optimize
 from cases import problem
 from polish_cases import NEAR, ROOM, ROOT, assert_kkt, certify, made
 
-from jaxkkt import networks, training
+from jaxkkt import networks, single
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import PolishStatus, polish
 from jaxkkt.networks import Params
@@ -133,7 +133,7 @@ def test_another_solver_finds_the_same_optimum():
     Own samples enter as h_j . z_i where the tangent is on, others as r_ij >= relu(h_j . z_i).
     """
     params, data = problem(6, 4, 12)
-    polished = polish(training.train(params, *data).params, *data)
+    polished = polish(single.train(params, *data).params, *data)
     assert polished.status == PolishStatus.POLISHED
     w, b, v = kkt_cases.arrays(polished.params)
     lived = np.flatnonzero(v)

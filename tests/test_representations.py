@@ -5,7 +5,7 @@ import optax
 import pytest
 from cases import normal
 
-from jaxkkt import datasets, losses, networks, optimizers, representations, training
+from jaxkkt import datasets, losses, networks, optimizers, representations, single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.protocols import Protocol
 
@@ -206,7 +206,7 @@ def test_gram_is_refused_for_mini_batches():
     assert protocol.representation_for(5, 20) == "gram"
     params, data = problem(6, 9, 4)
     with pytest.raises(ValueError, match=message):
-        training.train(params, *data, protocol, jax.random.key(0))
+        single.train(params, *data, protocol, jax.random.key(0))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import CORNERS, assert_same_bits, lane, problem, stacked, train_lanes
 
-from jaxkkt import losses, networks, optimizers, representations, training
+from jaxkkt import losses, networks, optimizers, representations, single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.outcomes import Outcome
@@ -34,10 +34,10 @@ def check_status(result, status, sentence):
 
 def test_status_converged():
     params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, target_log_loss=-4.0))
+    result = single.train(params, *data, Protocol(FLOW, target_log_loss=-4.0))
     check_status(result, Status.CONVERGED, "the log loss reached the target")
     # A target that the start meets takes no step.
-    result = training.train(params, *data, Protocol(FLOW, target_log_loss=50.0))
+    result = single.train(params, *data, Protocol(FLOW, target_log_loss=50.0))
     check_status(result, Status.CONVERGED, "reached the target")
     assert result.steps == 0
     assert_same_bits(result.params, params)
@@ -45,7 +45,7 @@ def test_status_converged():
 
 def test_status_step_cap():
     params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, max_steps=80))
+    result = single.train(params, *data, Protocol(FLOW, max_steps=80))
     check_status(result, Status.STEP_CAP, "raise max_steps")
     assert result.steps == 80
     assert networks.margins(result.params, *data).min() > 0
@@ -53,7 +53,7 @@ def test_status_step_cap():
 
 def test_no_steps_leave_the_network_as_it_is():
     params, data = problem()
-    result = training.train(params, *data, Protocol(FLOW, max_steps=0, representation="plain"))
+    result = single.train(params, *data, Protocol(FLOW, max_steps=0, representation="plain"))
     assert result.steps == 0
     assert result.status in (Status.STEP_CAP, Status.NOT_SEPARABLE)
     assert_same_bits(result.params, params)
@@ -65,7 +65,7 @@ def test_no_steps_leave_the_network_as_it_is():
 def test_status_not_separable(optimizer):
     params, data = problem(8, 3, 40)
     x, y = data.x.at[1].set(data.x[0]), data.y.at[:2].set(jnp.array([1.0, -1.0]))
-    result = training.train(params, x, y, Protocol(optimizer, max_steps=600))
+    result = single.train(params, x, y, Protocol(optimizer, max_steps=600))
     check_status(result, Status.NOT_SEPARABLE, "equal points with opposite labels")
     assert result.steps == 600
     assert networks.margins(result.params, x, y).min() <= 0
@@ -74,7 +74,7 @@ def test_status_not_separable(optimizer):
 @pytest.mark.parametrize("learning_rate", [1e2, 1e30])
 def test_status_diverged(learning_rate):
     params, data = problem()
-    result = training.train(params, *data, Protocol(optimizers.loss_scaled(learning_rate)))
+    result = single.train(params, *data, Protocol(optimizers.loss_scaled(learning_rate)))
     check_status(result, Status.DIVERGED, "lower the learning rate or delta")
     assert result.steps < 10
     assert not np.isfinite(result.log_loss)
@@ -84,7 +84,7 @@ def test_status_diverged(learning_rate):
 def test_status_stalled(representation):
     params, data = problem()
     dead = params._replace(b=params.b - 100)
-    result = training.train(dead, *data, Protocol(FLOW, representation=representation))
+    result = single.train(dead, *data, Protocol(FLOW, representation=representation))
     check_status(result, Status.STALLED, "no neuron is active on any sample")
     assert result.steps == 0
     np.testing.assert_allclose(result.log_loss, np.log(6), rtol=1e-6)
@@ -122,14 +122,14 @@ def test_cancelling_gradients_are_not_dead_neurons():
     params = Params(jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -1.0]))
     x, y = CORNERS.x[:2], CORNERS.y[:2]
     assert not representations.gradient(params, Dataset(x, y), losses.exponential).dead
-    result = training.train(params, x, y, Protocol(DESCENT, target_log_loss=-1.0))
+    result = single.train(params, x, y, Protocol(DESCENT, target_log_loss=-1.0))
     assert result.status == Status.CONVERGED
 
 
 def test_a_sample_without_neurons_stalls_where_the_others_no_longer_weigh():
     params = networks.Params(w=jnp.array([[1.0]]), b=jnp.zeros(1), v=jnp.array([200.0]))
     x, y = jnp.array([[1.0], [-1.0]]), jnp.array([1.0, -1.0])
-    result = training.train(params, x, y, Protocol(optimizers.loss_scaled(1e-3)))
+    result = single.train(params, x, y, Protocol(optimizers.loss_scaled(1e-3)))
     check_status(result, Status.STALLED, "that the loss weighs")
     assert result.steps == 0
     assert result.log_loss == 0  # of the sample that no neuron sees

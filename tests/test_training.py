@@ -7,7 +7,16 @@ import optax
 import pytest
 from cases import assert_close, assert_same_bits, flat, lane, problem, stacked, train_lanes
 
-from jaxkkt import datasets, losses, networks, optimizers, protocols, representations, training
+from jaxkkt import (
+    datasets,
+    losses,
+    networks,
+    optimizers,
+    protocols,
+    representations,
+    single,
+    training,
+)
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
@@ -50,7 +59,7 @@ def test_descent_matches_a_plain_loop(loss):
     moved = np.abs(expected.w - start[0].w).max()
     assert moved > 0.1
 
-    got = training.train(start[0], *start[1], protocol)
+    got = single.train(start[0], *start[1], protocol)
     assert got.params.w.dtype == jnp.float32
     assert (got.steps, got.status) == (150, Status.STEP_CAP)
     # 150 steps that each round parameters of size 1 at 6e-8.
@@ -59,7 +68,7 @@ def test_descent_matches_a_plain_loop(loss):
 
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), start)
-        got64 = training.train(wide[0], *wide[1], protocol)
+        got64 = single.train(wide[0], *wide[1], protocol)
         assert got64.params.w.dtype == got64.log_loss.dtype == jnp.float64
         np.testing.assert_allclose(got64.log_loss, log_loss, rtol=1e-12)
         assert_close(got64.params, expected, rtol=1e-10, atol=1e-12)
@@ -67,10 +76,10 @@ def test_descent_matches_a_plain_loop(loss):
 
 def test_float64_agrees_with_float32():
     start, protocol = problem(), Protocol(DESCENT, target_log_loss=-2.0)
-    narrow = training.train(*flat(start), protocol)
+    narrow = single.train(*flat(start), protocol)
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), start)
-        result = training.train(*flat(wide), protocol)
+        result = single.train(*flat(wide), protocol)
     assert result.params.w.dtype == result.log_loss.dtype == np.float64
     assert narrow.params.w.dtype == narrow.log_loss.dtype == np.float32
     assert narrow.status == result.status == Status.CONVERGED
@@ -92,7 +101,7 @@ def test_vmapped_equals_looped():
     )
     protocol = Protocol(optimizers.loss_scaled(0.02), target_log_loss=-2.0, max_steps=400)
     batch = train_lanes(*stacked(*problems), protocol)
-    solo = [training.train(params, *data, protocol) for params, data in problems]
+    solo = [single.train(params, *data, protocol) for params, data in problems]
     assert batch.status.tolist() == [int(r.status) for r in solo]
     assert set(batch.status.tolist()) == {
         Status.CONVERGED,
@@ -109,13 +118,13 @@ def test_vmapped_equals_looped():
 def test_result_is_where_the_stopping_rule_was_met():
     protocol = Protocol(FLOW, target_log_loss=-5.0)
     params, data = problem()
-    result = training.train(params, *data, protocol)
+    result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     assert result.log_loss <= -5
     at_end, _ = losses.log_loss(networks.margins(result.params, *data))
     np.testing.assert_allclose(result.log_loss, at_end, rtol=1e-5)
     # One step fewer is not enough.
-    before = training.train(
+    before = single.train(
         params, *data, Protocol(FLOW, target_log_loss=-5.0, max_steps=int(result.steps) - 1)
     )
     assert before.status == Status.STEP_CAP
@@ -162,7 +171,7 @@ def test_padded_equals_solo(representation, batch_size):
 
     @jax.jit
     def train(params, x, y):
-        return training.train(params, x, y, protocol, jax.random.key(2))
+        return single.train(params, x, y, protocol, jax.random.key(2))
 
     solo = train(params, *data)
     padded = train(networks.pad(params, k + 3, d + 2), *datasets.pad(data, m + 5, d + 2))
@@ -189,7 +198,7 @@ def test_targets_far_below_the_smallest_float_are_reached(loss):
     optimizer = optimizers.log_loss_time(delta=0.05, largest=1e3, stiffness=0.01)
     protocol = Protocol(optimizer, loss, target_log_loss=-1e5)
     params, data = problem(3, 8, 32)
-    result = training.train(params, *data, protocol)
+    result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     assert -1.02e5 < result.log_loss <= -1e5
     w, b, v, x, y = (np.asarray(a, np.float64) for a in (*result.params, *data))
@@ -201,7 +210,7 @@ def test_targets_far_below_the_smallest_float_are_reached(loss):
 
 def test_default_target_is_a_loss_of_1e_minus_30():
     params, data = problem(5, 20, 50)
-    result = training.train(params, *data)
+    result = single.train(params, *data)
     assert result.status == Status.CONVERGED
     np.testing.assert_allclose(result.log_loss, -30 * np.log(10), atol=0.31)
     assert pytest.approx(-69.0775527898) == protocols.TARGET
@@ -222,7 +231,7 @@ def test_optimizers_of_optax_plug_in(optimizer):
     protocol = Protocol(optimizer, target_log_loss=-8.0, max_steps=3000)
     # Optax's own bias corrections mix number types.
     with jax.numpy_dtype_promotion("standard"):
-        result = training.train(params, *data, protocol)
+        result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     assert 10 < result.steps < 3000
     at_end, _ = losses.log_loss(networks.margins(result.params, *data))
@@ -230,16 +239,16 @@ def test_optimizers_of_optax_plug_in(optimizer):
 
 
 def test_second_call_does_not_compile_again():
-    training.train(*flat(problem(seed=0)), CAPPED)
-    compiled = training._train._cache_size()
+    single.train(*flat(problem(seed=0)), CAPPED)
+    compiled = single._train._cache_size()
     for seed in (1, 2):
-        training.train(*flat(problem(seed=seed)), CAPPED)
+        single.train(*flat(problem(seed=seed)), CAPPED)
     # An equal protocol is the same one, and its numbers are no structure.
-    training.train(*flat(problem()), Protocol(DESCENT, max_steps=150))
-    training.train(*flat(problem()), Protocol(DESCENT, max_steps=151, target_log_loss=-3.0))
-    assert training._train._cache_size() == compiled
-    training.train(*flat(problem()), Protocol(DESCENT, max_steps=150, trained=("b",)))
-    assert training._train._cache_size() == compiled + 1
+    single.train(*flat(problem()), Protocol(DESCENT, max_steps=150))
+    single.train(*flat(problem()), Protocol(DESCENT, max_steps=151, target_log_loss=-3.0))
+    assert single._train._cache_size() == compiled
+    single.train(*flat(problem()), Protocol(DESCENT, max_steps=150, trained=("b",)))
+    assert single._train._cache_size() == compiled + 1
 
 
 def test_numbers_of_a_protocol_can_be_vmapped():
@@ -248,7 +257,7 @@ def test_numbers_of_a_protocol_can_be_vmapped():
 
     def trained(rate):
         protocol = Protocol(Descent(learning_rate=rate), max_steps=50)
-        return training.train(params, *data, protocol)
+        return single.train(params, *data, protocol)
 
     batch = jax.vmap(trained)(rates)
     for i, rate in enumerate(rates.tolist()):
@@ -258,17 +267,17 @@ def test_numbers_of_a_protocol_can_be_vmapped():
 
 
 def test_default_protocol_compiles_once():
-    before = training._train._cache_size()
+    before = single._train._cache_size()
     for seed in (0, 1):
-        training.train(*flat(problem(3, 2, 5, seed=seed)))
-    assert training._train._cache_size() == before + 1
+        single.train(*flat(problem(3, 2, 5, seed=seed)))
+    assert single._train._cache_size() == before + 1
 
 
 def test_flow_slides_along_kinks():
     # Preactivations of this run cross zero at every step, however short: the realized share of
     # each step stays at 0.58, and must not shorten the steps for ever.
     protocol = Protocol(optimizers.log_loss_time(), max_steps=20_000)
-    result = training.train(*flat(problem()), protocol)
+    result = single.train(*flat(problem()), protocol)
     assert result.status == Status.CONVERGED
 
 
@@ -301,7 +310,7 @@ def test_train_refuses_what_does_not_fit(unchecked):
         ((params, x[:0], y[:0]), "x needs at least one sample"),
     ]:
         with pytest.raises(ValueError, match=message):
-            training.train(*arguments, CAPPED)
+            single.train(*arguments, CAPPED)
 
 
 def test_protocols_by_name():

@@ -8,7 +8,7 @@ import pytest
 import scipy.integrate
 from cases import problem
 
-from jaxkkt import datasets, kkt, networks, theory, training
+from jaxkkt import datasets, kkt, networks, single, theory
 from jaxkkt.networks import Params
 from jaxkkt.theory import KKTPoint, kkt_point, vardi
 
@@ -82,7 +82,7 @@ def test_a_polished_network_obeys_every_lemma():
     data = datasets.Dataset(*map(jnp.asarray, datasets.sphere(key, 3, 400)))
     data = data._replace(y=jnp.array([1.0, -1.0, 1.0]))
     start = networks.torch_linear(jax.random.key(1), 12, 400)
-    trained = training.train(start, *data).params
+    trained = single.train(start, *data).params
     polished = kkt.polish(trained, *data)
     point = kkt_point(polished.params, *data, kkt.certificate(polished.params, *data))
     s = vardi.summary(*data)

@@ -17,7 +17,7 @@ from certificate_cases import found as found_with_biases
 from certificate_cases import trained as trained_with_biases
 from polish_cases import NEAR, ROOT, made, merged
 
-from jaxkkt import training
+from jaxkkt import single, training
 from jaxkkt.kkt import (
     CertificateStatus,
     LimitStatus,
@@ -53,7 +53,7 @@ def trained():
     with jax.enable_x64(True):
         params, data = problem(8, 5, 20)
         start = params._replace(b=jnp.zeros_like(params.b))
-        run = training.train(start, *data, flow_protocol(trained=NO_BIASES))
+        run = single.train(start, *data, flow_protocol(trained=NO_BIASES))
         assert run.status == training.Status.CONVERGED
         assert not run.params.b.any()
         return run.params, data
@@ -111,7 +111,7 @@ def test_certificate_kinks_and_multipliers_of_folded_biases():
 @pytest.mark.slow
 def test_the_flow_of_folded_biases():
     params, data = problem(6, 20, 40)
-    params = training.train(params, *data, flow_protocol(target_log_loss=-20.0)).params
+    params = single.train(params, *data, flow_protocol(target_log_loss=-20.0)).params
     follow = partial(follow_flow, log_loss=-20.0, levels=(-60.0,), step=0.05)
     got = follow(*folded(params, *data), trained=NO_BIASES)
     expected = follow(params, *data)

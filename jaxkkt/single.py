@@ -1,0 +1,131 @@
+"""Training one network, or a batch of them under `jax.vmap`: `train`, `train_through`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxkkt import datasets, networks, representations, training
+from jaxkkt.datasets import Dataset
+from jaxkkt.networks import Params
+from jaxkkt.protocols import Protocol, flow_protocol
+from jaxkkt.requirements import require_precision
+from jaxkkt.training import Sight, State, Status
+
+
+class Result(NamedTuple):
+    """A trained run: parameters, log L there, updates made, and how it ended (`Status`)."""
+
+    params: Params
+    log_loss: Float[Array, ""]
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def train(
+    params: Params,
+    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
+    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
+    protocol: Protocol | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Result:
+    """Trains one network until its protocol's stopping rule; `flow_protocol()` by default.
+
+    Under `jax.vmap` a batch of networks trains until the last one stops, each frozen at its own
+    last step. `key` shuffles mini-batches and is needed for nothing else.
+    Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
+    """
+    protocol = flow_protocol() if protocol is None else protocol
+    data = _checked(params, x, y, protocol, key)
+    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
+
+
+def train_through(
+    params: Params,
+    x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
+    y: Float[Array | np.ndarray, " m"] | Sequence[Any],
+    levels: Sequence[float] | Float[Array | np.ndarray, " n"],
+    protocol: Protocol | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Result:
+    """One run seen at several log losses: the `Result` has a leading axis over the n `levels`.
+
+    Each entry is what `train` would return with that level as its target, the same run every time;
+    the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
+    run that ends before a level shows how it ended from there on. One compilation serves all levels
+    of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
+    Raises ValueError as `train` does, and for levels that are not finite and falling.
+    """
+    protocol = flow_protocol() if protocol is None else protocol
+    data = _checked(params, x, y, protocol, key)
+    dtype = params.v.dtype
+    with np.errstate(over="ignore"):  # told below
+        targets = np.asarray(levels, dtype)
+    falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
+    if not (falling and np.isfinite(targets).all()):
+        raise ValueError(
+            f"levels must be log losses, finite in {dtype}, each below the one before, got "
+            f"{np.asarray(levels).tolist()}"
+        )
+    key = jax.random.key(0) if key is None else key
+    return _train_through(params, data, jnp.asarray(targets), protocol, key)
+
+
+def _checked(
+    params: Params, x: Any, y: Any, protocol: Protocol, key: PRNGKeyArray | None
+) -> Dataset:
+    data = datasets.validate(x, y)
+    m, d = data.x.shape
+    networks.check_parameters(params, d)
+    require_precision(**params._asdict(), x=data.x)
+    if not isinstance(protocol, Protocol):
+        raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
+    if not protocol.full_batch(m) and key is None:
+        raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
+    return data
+
+
+@jax.jit
+def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
+    representation = protocol.representation_for(*data.x.shape)
+    position, encoded = representations.encode(params, data, representation)
+    state = jax.lax.while_loop(
+        lambda state: state.status == Status.RUNNING,
+        lambda state: training.step(state, encoded, protocol),
+        training.init(position, protocol, key, data.y.size),
+    )
+    state = training.finish(state, encoded, protocol)
+    trained = representations.decode(state.position, params, data, representation)
+    return Result(trained, state.log_loss, state.steps, state.status)
+
+
+@jax.jit
+def _train_through(
+    params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
+) -> Result:
+    representation = protocol.representation_for(*data.x.shape)
+    position, encoded = representations.encode(params, data, representation)
+
+    def onward(run: tuple[State, Sight], level: Array) -> tuple[tuple[State, Sight], Result]:
+        # The run itself never ends at a level, so that it goes on as if there had been none.
+        def status(run: tuple[State, Sight]) -> Array:
+            state, sight = run
+            here = training.status_at(sight, state.steps, protocol, level)
+            return jnp.where(state.status == Status.RUNNING, here, state.status)
+
+        def go(run: tuple[State, Sight]) -> tuple[State, Sight]:
+            state = training.move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)
+            return state, training.look(state, encoded, protocol)
+
+        run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
+        state, sight = run
+        state = state._replace(log_loss=sight.total, status=status(run))
+        state = training.finish(state, encoded, protocol)
+        trained = representations.decode(state.position, params, data, representation)
+        return run, Result(trained, state.log_loss, state.steps, state.status)
+
+    start = training.init(position, protocol, key, data.y.size)
+    return jax.lax.scan(onward, (start, training.look(start, encoded, protocol)), levels)[1]
