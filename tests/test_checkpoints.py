@@ -171,9 +171,10 @@ def test_they_are_saved_at_a_stop(tmp_path, monkeypatch):
 LONG = """
 import sys
 import jaxkkt as jk
-from jaxkkt.engine import checkpoints, slots
+from jaxkkt.engine import checkpoints, lanes, slots
 
-checkpoints.SECONDS_BETWEEN_CHECKPOINTS = slots.SECONDS_BETWEEN_CHECKPOINTS = 1.0
+lanes.CHUNK_SECONDS = 0.25
+checkpoints.SECONDS_BETWEEN_CHECKPOINTS = slots.SECONDS_BETWEEN_CHECKPOINTS = 0.25
 runs = jk.grid(d=200, samples=300, width=200, delta=0.0003, seed=[0])
 jk.sweep(runs, store=sys.argv[1], progress=False)
 """
@@ -196,13 +197,13 @@ def test_a_killed_process_loses_no_more_than_what_came_after(tmp_path):
     while True:
         process, at, lived = start("killed"), saved(), 0
         while process.poll() is None and lived < 2:
-            sleep(0.05)
+            sleep(0.02)
             lived, at = lived + (saved() != at), saved()
         process.kill()
         if process.wait() == 0:
             break
         times += 1
-        assert times < 20
+        assert times < 40
     assert times >= 2
     values = [
         [(r["ending"], r["measured"]) for r in rows_in(tmp_path / folder).values()]
