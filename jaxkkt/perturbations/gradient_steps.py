@@ -24,7 +24,7 @@ from jaxkkt.requirements import as_arrays, require_labels, require_positive
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
-BLOCK_ELEMENTS, BLOCK_POINTS = 2**20, 64
+BLOCK_ELEMENTS, BLOCK_POINTS = 2**19, 32
 # Of eta, in the search of the code that was published with the paper.
 PUBLISHED_STEP, PUBLISHED_CAP = 0.001, 5.0
 
@@ -120,8 +120,8 @@ def gradient_steps(
 @jax.jit
 def _blocks(params: Params, x: Array, bracket: Array) -> GradientSteps:
     n, k = x.shape[0], params.v.shape[0]
-    size = min(n, max(BLOCK_POINTS, BLOCK_ELEMENTS // k))
-    count = -(-n // size)
+    count = -(-n // min(n, max(BLOCK_POINTS, BLOCK_ELEMENTS // k)))
+    size = -(-n // count)
     blocks = jnp.pad(x, ((0, count * size - n), (0, 0))).reshape(count, size, -1)
     found = jax.lax.map(partial(_steps, params, bracket), blocks)
     return jax.tree.map(lambda leaf: leaf.reshape(-1)[:n], found)
