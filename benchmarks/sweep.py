@@ -88,9 +88,9 @@ def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
     flops = 0.0
     for run in runs:
         at = {name: value for name, value in run.fields().items() if name in results.dims}
-        sizes = run.samples, run.d, run.width
+        sizes = {"samples": run.samples, "dim": run.d, "width": run.width}
         representation = run.protocol.representation_for(run.samples, run.d)
-        flops += results.steps.sel(at).item() * step_flops(representation, *sizes)
+        flops += results.steps.sel(at).item() * step_flops(representation, **sizes)
     return flops / product_rate()
 
 

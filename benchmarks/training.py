@@ -190,7 +190,8 @@ def measure(case: Case, names: list[str], repeats: int, quick: bool = False) -> 
     if not isinstance(start.position, GramParams):
         raise ValueError(f"only cases of the Gram step can be measured, with m < 2 d: {case}")
     lanes, size, width = start.position.preactivations.shape
-    flops = representations.step_flops("gram", case.samples, case.dim, case.width)
+    sizes = {"samples": case.samples, "dim": case.dim, "width": case.width}
+    flops = representations.step_flops("gram", **sizes)
     ours = trajectory(start, encoded, horizon)
     deviations = {
         name: deviation(ours, PEERS[name](params, data)(horizon))

@@ -83,7 +83,7 @@ def cheapest(samples: int, dim: int, *, linear: bool, gram: bool) -> Representat
     return "span" if samples < dim else "plain"
 
 
-def step_flops(representation: Representation, samples: Any, dim: Any, width: Any) -> Any:
+def step_flops(representation: Representation, *, samples: Any, dim: Any, width: Any) -> Any:
     """Floating-point operations of a step's matrix products (a multiply-add counts two).
 
     Of a size, or of arrays of sizes.

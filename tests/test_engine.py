@@ -61,6 +61,18 @@ class TestPlan:
         assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
         assert len(planned) < len(shapes) / 2
 
+    def test_a_bucket_of_few_inputs_and_many_neurons_costs_its_products(self):
+        """Sizes in another order give other costs, where d and k differ."""
+        wide, square = (
+            planned_for(jk.grid(d=d, samples=m, width=k, seed=0))[0]
+            for d, m, k in ((100, 100, 8000), (700, 189, 1000))
+        )
+        per_element = buckets.OPERATIONS_PER_ELEMENT
+        assert wide.representation == square.representation == "gram"
+        assert wide.padded_work == wide.useful_work == (2 * 100 + per_element) * 100 * 8000
+        assert wide.padded_work > square.padded_work == (2 * 189 + per_element) * 189 * 1000
+        assert wide.step_flops == 2 * 100 * 100 * 8000
+
     def test_depends_on_the_runs_and_not_their_order(self):
         runs = mixed_grid()
         assert planned_for(runs) == planned_for(runs[::-1])

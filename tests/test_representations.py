@@ -231,15 +231,15 @@ def test_the_cheapest_representation_is_chosen(m, d, linear, full_batch, expecte
     assert protocol.representation_for(m, d) == expected
     if linear:
         exact = REPRESENTATIONS if full_batch else ["plain", "span"]
-        flops = {name: representations.step_flops(name, m, d, 7) for name in exact}
+        flops = {name: representations.step_flops(name, samples=m, dim=d, width=7) for name in exact}
         assert flops[expected] == min(flops.values())
 
 
 def test_flops_of_a_step():
-    assert representations.step_flops("plain", 10, 30, 7) == 4 * 10 * 7 * 30
-    assert representations.step_flops("span", 10, 30, 7) == 4 * 10 * 7 * 10
-    assert representations.step_flops("span", 40, 30, 7) == 4 * 40 * 7 * 30
-    assert representations.step_flops("gram", 10, 30, 7) == 2 * 10 * 10 * 7
+    assert representations.step_flops("plain", samples=10, dim=30, width=7) == 4 * 10 * 7 * 30
+    assert representations.step_flops("span", samples=10, dim=30, width=7) == 4 * 10 * 7 * 10
+    assert representations.step_flops("span", samples=40, dim=30, width=7) == 4 * 40 * 7 * 30
+    assert representations.step_flops("gram", samples=10, dim=30, width=7) == 2 * 10 * 10 * 7
 
 
 def test_a_set_representation_is_used():

@@ -122,8 +122,8 @@ class Bucket:
     @property
     def step_flops(self) -> int:
         """Operations of the matrix products of one padded step of every run."""
-        one = step_flops(self.representation, self.batch, self.d, self.width)
-        return self._gradients * len(self.runs) * one
+        sizes = {"samples": self.batch, "dim": self.d, "width": self.width}
+        return self._gradients * len(self.runs) * step_flops(self.representation, **sizes)
 
     @property
     def _gradients(self) -> int:
@@ -326,7 +326,8 @@ def padding_share(buckets: Sequence[Bucket]) -> float:
 
 def _work(representation: Representation, m: Any, d: Any, k: Any) -> Any:
     """Operations of a step, of a size or of arrays of sizes."""
-    return step_flops(representation, m, k, d) + OPERATIONS_PER_ELEMENT * m * k
+    products = step_flops(representation, samples=m, dim=d, width=k)
+    return products + OPERATIONS_PER_ELEMENT * m * k
 
 
 def _lane_bytes(
