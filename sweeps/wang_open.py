@@ -3,12 +3,13 @@
 Trains lazy networks on zeros against ones, |x| = 1, to the edges of balls C0 from small to large.
 For every test image: the smallest gradient step that flips it, and the smallest radius at which an
 attack of 100 normalized steps does; and robust test error at radii in units of 1/sqrt(d) against
-C0, the distance from the initialization. Leaves a figure (PNG and PDF), every run in results.nc,
-and a table in open.md, by descent in open-sgd.md. Run the same command again to go on after an
-interruption.
+C0, the distance from the initialization. Means are over networks that came to the edge of their
+ball. Leaves a folder, "open" or by descent "open-sgd", with a figure (PNG and PDF), a table, and
+every run in results.nc. Run the same command again to go on after an interruption.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,11 +22,20 @@ from matplotlib.figure import Figure
 import jaxkkt as jk
 from jaxkkt import plotting, studies
 from jaxkkt.perturbations import gradient_steps, robust_accuracy, smallest_radii
+from jaxkkt.training import SUCCEEDED
 
 # |delta|, in units of 1/sqrt(d); the paper sees the drop of adversarial training at 5.
 RADII = (0.5, 1.0, 2.0, 3.0, 5.0)
 # Largest |delta| that is searched, for |x| = 1.
 BRACKET = 4.0
+# What the table says of a network, by how many digits.
+COLUMNS = {
+    "step_size": ("gradient step, median", 3),
+    "attack_size": ("attack, median", 3),
+    "ratio": ("attack / step, median", 2),
+    "least_ratio": ("least", 2),
+    "test_error": ("test error", 3),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,8 @@ class Options(studies.Options):
     """C0"""
     protocol: Literal["flow", "sgd"] = "flow"
     """flow: gradient flow in log-loss time; sgd: lr 0.1 in batches of 64, the paper's"""
+    max_steps: int = 20_000
+    """after which a network that is still in its ball is given up"""
 
 
 def attacked(params: jk.Params, test: jk.Dataset) -> dict[str, Array]:
@@ -70,30 +82,30 @@ def attacked(params: jk.Params, test: jk.Dataset) -> dict[str, Array]:
 
 
 def means(results: xr.Dataset) -> xr.Dataset:
-    """Over the seeds, by ball, d and radius."""
-    return results.squeeze(("samples", "width"), drop=True).mean("seed")
+    """Over the seeds whose networks came to the edge of their ball, by ball, d and radius."""
+    results = results.squeeze(("samples", "width"), drop=True)
+    return results.where(results.status.isin(SUCCEEDED)).mean("seed")
 
 
 def table(results: xr.Dataset) -> str:
-    """Means over seeds: both attacks, and robust error, by ball and dimension."""
-    lines = [
-        "| C0 | d | gradient step, median | attack, median | attack / step, median | least | test "
-        "error | " + " | ".join(f"robust error at {r:g}/sqrt(d)" for r in RADII) + " |",
-        "| ---: " * (7 + len(RADII)) + "|",
-    ]
-    mean = means(results)
+    """Means as in `means`, and over how many networks, by ball and dimension."""
+    heads = ["C0", "d", "networks", *(head for head, _ in COLUMNS.values())]
+    heads += [f"robust error at {r:g}/sqrt(d)" for r in RADII]
+    lines = [_row(heads), "| ---: " * len(heads) + "|"]
+    mean, good = means(results), results.status.isin(SUCCEEDED)
     for ball in np.atleast_1d(mean.ball.values):
         for d in mean.d.values:
-            here = mean.sel(d=d).sel(ball=ball) if "ball" in mean.dims else mean.sel(d=d)
-            errors = " | ".join(f"{float(e):.2f}" for e in here.robust_error)
-            lines.append(
-                f"| {ball:g} | {d} | {float(here.step_size):.3f} | {float(here.attack_size):.3f} | "
-                f"{float(here.ratio):.2f} | {float(here.least_ratio):.2f} | "
-                f"{float(here.test_error):.3f} | {errors} |"
-            )
-    left = int((results.status == jk.Status.LEFT_BALL).sum())
-    lines += ["", f"{left} of {results.status.size} networks at the edge of their ball."]
+            at = {"d": d, **({"ball": ball} if "ball" in mean.dims else {})}
+            here, number = mean.sel(at), int(good.sel(at).sum())
+            cells = [f"{float(here[name]):.{digits}f}" for name, (_, digits) in COLUMNS.items()]
+            cells += [f"{float(error):.2f}" for error in here.robust_error]
+            lines.append(_row([f"{ball:g}", d, number, *(cells if number else [""] * len(cells))]))
+    lines += ["", f"{int(good.sum())} of {good.size} networks at the edge of their ball."]
     return "\n".join(lines)
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def figure(canvas: Figure, results: xr.Dataset) -> None:
@@ -131,12 +143,12 @@ def parts(options: Options) -> list[studies.Part]:
         width=options.width,
         seed=range(options.seeds),
         initialization="lazy",
-        protocol=(jk.lazy.lazy_flow if flow else jk.lazy.lazy_sgd)(),
+        protocol=(jk.lazy.lazy_flow if flow else jk.lazy.lazy_sgd)(max_steps=options.max_steps),
         ball=options.ball,
         measure=attacked,
     )
     texts, panels = [studies.Text(name, table)], [studies.Panel(name, figure)]
-    return [studies.Part(runs, texts=texts, panels=panels)]
+    return [studies.Part(runs, name=name, texts=texts, panels=panels)]
 
 
 STUDY = studies.Study("wang-open", __doc__, Options, parts, folder="wang-open")

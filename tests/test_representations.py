@@ -231,7 +231,9 @@ def test_the_cheapest_representation_is_chosen(m, d, linear, full_batch, expecte
     assert protocol.representation_for(m, d) == expected
     if linear:
         exact = REPRESENTATIONS if full_batch else ["plain", "span"]
-        flops = {name: representations.step_flops(name, samples=m, dim=d, width=7) for name in exact}
+        flops = {
+            name: representations.step_flops(name, samples=m, dim=d, width=7) for name in exact
+        }
         assert flops[expected] == min(flops.values())
 
 

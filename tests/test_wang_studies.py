@@ -273,12 +273,21 @@ def test_open_questions_from_the_command_line(tmp_path, capsys):
     settings = ["--ball", "1", "10", "--quiet", "--out", str(tmp_path)]
     assert wang_open.STUDY.main([*arguments, *settings]) == 0
     assert "4 of 4 networks at the edge" in capsys.readouterr().out
-    table = xr.load_dataset(tmp_path / "results.nc")
+    table = xr.load_dataset(tmp_path / "open" / "results.nc")
     assert (table.ratio <= 1.1).all()
     assert (table.robust_error.diff("robust_error_0") >= -1e-6).all()
-    assert (tmp_path / "open.png").stat().st_size > 5000
-    (run, *_) = wang_open.parts(wang_open.STUDY.read([*arguments, "--protocol", "sgd"]))[0].runs
-    assert run.protocol.batch_size == 64
+    assert (tmp_path / "open" / "open.png").stat().st_size > 5000
+    # Beside it, by descent: a network that stays in its ball counts in no mean.
+    descent = ["--protocol", "sgd", "--max-steps", "300", "--ball", "1", "300"]
+    assert wang_open.STUDY.main([*arguments, *settings, *descent]) == 0
+    told = capsys.readouterr().out
+    assert "2 of 4 networks at the edge" in told
+    assert "| 1 | 16 | 1 | 0." in told
+    assert "| 300 | 16 | 0 |  |  |" in told
+    descended = xr.load_dataset(tmp_path / "open-sgd" / "results.nc")
+    assert np.isnan(wang_open.means(descended).ratio.sel(ball=300)).all()
+    assert np.isfinite(descended.ratio.sel(ball=300)).all()
+    assert (tmp_path / "open" / "open.md").is_file()
 
 
 @pytest.mark.slow
