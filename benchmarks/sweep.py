@@ -12,15 +12,15 @@ Writes results/sweep.json.
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +37,8 @@ from sweeps.vardi_figures import preset
 # The fewest steps to a loss of 1e-30 that any run of `benchmarks.protocols` took by the schedule.
 PAPER_STEPS = 71_000
 SECONDS_A_SIZE = 0.4
+# Of a command that failed.
+TOLD_LINES = 30
 
 
 def loop_seconds_per_step(params: Params, data: Dataset, seconds: float = SECONDS_A_SIZE) -> float:
@@ -52,8 +54,34 @@ def loop_seconds_per_step(params: Params, data: Dataset, seconds: float = SECOND
     return float(np.median(times))
 
 
-def preset_seconds(checkout: Path, out: Path, cache: Path, *options: str) -> float:
-    """Time of the quick preset's command, all of it; compiled programs are kept in `cache`."""
+class Ran(NamedTuple):
+    """What a command took."""
+
+    seconds: float
+    peak_gb: float
+
+
+def timed(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Ran:
+    """Runs a command in a folder. Raises RuntimeError, with the last that it said, if it fails."""
+    with TemporaryFile("w+") as told:
+        started = time.perf_counter()
+        child = subprocess.Popen(
+            command, env=os.environ | settings, cwd=folder, stdout=told, stderr=told
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - started
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode != 0:
+            told.seek(0)
+            raise RuntimeError(
+                f"{' '.join(command)} in {folder} ended with {child.returncode}:\n"
+                + "".join(told.readlines()[-TOLD_LINES:])
+            )
+    return Ran(seconds, used.ru_maxrss / 2**20)  # kilobytes on Linux
+
+
+def preset_run(checkout: Path, out: Path, cache: Path, *options: str) -> Ran:
+    """The quick preset's command, all of it; compiled programs are kept in `cache`."""
     command = [sys.executable, "-m", "sweeps.vardi_figures", "--preset", "quick"]
     settings = {
         "PYTHONPATH": str(checkout),
@@ -61,26 +89,30 @@ def preset_seconds(checkout: Path, out: Path, cache: Path, *options: str) -> flo
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    started = time.perf_counter()
-    with open(out.with_suffix(".log"), "w") as told:
-        given = [*command, "--out", str(out), *options]
-        subprocess.run(
-            given, check=True, env=os.environ | settings, cwd=checkout, stdout=told, stderr=told
-        )
-    return time.perf_counter() - started
+    return timed([*command, "--out", str(out), *options], checkout, settings)
 
 
-def preset_times(checkout: Path, folder: Path) -> dict[str, float]:
+class Turn(NamedTuple):
+    """The quick preset's command in its ways, in seconds, and its peak memory."""
+
+    wall: Mapping[str, float]
+    peak_gb: float
+
+
+def preset_turn(checkout: Path, folder: Path) -> Turn:
     """The quick preset's command with nothing compiled, all compiled, and all trained."""
     folder.mkdir()
     cache = folder / "cache"
+    compiling = preset_run(checkout, folder / "first", cache)
+    compiled = preset_run(checkout, folder / "second", cache)
+    start = preset_run(checkout, folder / "second", cache, "--landed")
     wall = {
-        "compiling": preset_seconds(checkout, folder / "first", cache),
-        "compiled": preset_seconds(checkout, folder / "second", cache),
-        "start and figures": preset_seconds(checkout, folder / "second", cache, "--landed"),
+        "compiling": compiling.seconds,
+        "compiled": compiled.seconds,
+        "start and figures": start.seconds,
+        "sweep alone, compiled": compiled.seconds - start.seconds,
     }
-    wall["sweep alone, compiled"] = wall["compiled"] - wall["start and figures"]
-    return wall
+    return Turn(wall, compiling.peak_gb)
 
 
 def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
@@ -105,21 +137,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checkouts = {"here": Path(__file__).resolve().parents[1]}
     if options.beside is not None:
         checkouts["beside"] = options.beside.resolve()
+    for where in checkouts.values():
+        if not (where / "sweeps" / "vardi_figures.py").is_file():
+            parser.error(f"{where} is no checkout of jaxkkt: it has no sweeps/vardi_figures.py")
     with TemporaryDirectory() as folder:
         turns = [
             {
-                name: preset_times(where, Path(folder) / f"{name}-{i}")
+                name: preset_turn(where, Path(folder) / f"{name}-{i}")
                 for name, where in checkouts.items()
             }
             for i in range(options.repeats)
         ]
-        # ru_maxrss counts kilobytes on Linux: of the largest child so far, which is the sweep.
-        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
         results = xr.load_dataset(Path(folder) / "here-0" / "first" / "results.nc")
     walls = {
-        name: {what: median(turn[name][what] for turn in turns) for what in turns[0][name]}
+        name: {what: median(t[name].wall[what] for t in turns) for what in turns[0][name].wall}
         for name in checkouts
     }
+    memory = {name: max(turn[name].peak_gb for turn in turns) for name in checkouts}
     wall = walls["here"] | {"products alone": products_alone(runs, results)}
 
     loop, rows = 0.0, []
@@ -130,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append({"d": d, "m": m, "k": k, "runs": count, "loop ms a step": per_step * 1e3})
     print(timing.markdown(rows))
     print(
-        f"\n{len(runs)} networks, peak memory {memory:.2f} GB; the PyTorch loop would take "
+        f"\n{len(runs)} networks, peak memory {memory['here']:.2f} GB; the PyTorch loop would take "
         f"{loop / 3600:.2f} hours ({PAPER_STEPS:,} steps a network)\n"
     )
     speedup = {name: loop / s for name, s in wall.items() if name != "start and figures"}
@@ -148,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = {
         "runs": len(runs),
         "wall_s": wall,
-        "turns": turns,
+        "turns": [{name: turn.wall for name, turn in each.items()} for each in turns],
         "peak_memory_gb": memory,
         "flow_steps": int(results.steps.where(results.status > 0).sum()),
         "paper_steps_a_run": PAPER_STEPS,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
-from benchmarks import peers, protocols, throughput, timing, training
+from benchmarks import lazy, peers, protocols, sweep, throughput, timing, training
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
 from jaxkkt.engine import results
@@ -233,3 +233,41 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
     padding = [row["padding"] for row in record["search"]]
     assert 0.9 > padding[0] > padding[-1]
     assert "lanes" in capsys.readouterr().out
+
+
+def test_a_command_is_timed_with_its_memory(tmp_path):
+    script = "import numpy, os; numpy.ones(2**27); assert os.environ['GIVEN'] == 'yes'"
+    ran = sweep.timed([sys.executable, "-c", script], tmp_path, {"GIVEN": "yes"})
+    assert ran.seconds > 0
+    assert 1 < ran.peak_gb < 2
+    small = sweep.timed([sys.executable, "-c", "pass"], tmp_path, {})
+    assert small.peak_gb < ran.peak_gb - 0.4  # its own
+
+
+def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
+    script = "import sys; print('what went wrong'); sys.exit(3)"
+    with pytest.raises(RuntimeError, match="ended with 3:\nwhat went wrong"):
+        sweep.timed([sys.executable, "-c", script], tmp_path, {})
+
+
+def test_only_a_checkout_is_timed_beside(tmp_path, capsys):
+    """Python would import the installed package there."""
+    with pytest.raises(SystemExit):
+        sweep.main(["--beside", str(tmp_path)])
+    assert f"{tmp_path} is no checkout of jaxkkt" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_steps_of_descent_are_timed(tmp_path):
+    pytest.importorskip("torch")
+    sizes = ["--d", "9", "--width", "20", "--repeats", "1", "--out", str(tmp_path)]
+    assert lazy.main(["--only", "steps", *sizes]) == 0
+    (row,) = json.loads((tmp_path / "lazy-steps.json").read_text())["steps"]
+    assert 0 < row["two products, ms a step"] < row["jaxkkt, ms a step"]
+
+
+def test_a_network_that_has_ended_is_not_timed(monkeypatch):
+    protocol = jk.lazy.lazy_sgd(ball=1e6, biases=True, max_steps=3)
+    monkeypatch.setattr(jk.lazy, "lazy_sgd", lambda **_: protocol)
+    with pytest.raises(RuntimeError, match="the network ended after 4 of 20 steps"):
+        lazy.steps(9, 20, 1)
