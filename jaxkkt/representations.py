@@ -11,7 +11,7 @@ Descent moves every (w_j, b_j) by combinations of the points (x_i, 1) alone. Thr
 All give the same trajectory for a `LinearTransformation`; "span" and "gram" are wrong for others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -129,13 +129,20 @@ def decode(
 
 
 def gradient(
-    position: Params | GramParams, data: Dataset | GramDataset, loss: SampleLoss
+    position: Params | GramParams,
+    data: Dataset | GramDataset,
+    loss: SampleLoss,
+    fixed: Sequence[str] = (),
 ) -> Gradient:
-    """log L and grad log L; samples with y = 0 are padding and take no part."""
+    """log L and grad log L; samples with y = 0 are padding and take no part.
+
+    The gradient over the parameters named in `fixed` is 0; only `Params` have such.
+    """
     outputs, pullback = _value_and_pullback(position, data)
     real, margins = data.y != 0, data.y * outputs
     value, weights = log_loss(margins, loss, mask=real)
     grads = pullback(-weights * data.y)  # d log L / d N(x_i)
+    grads = grads._replace(**{name: jnp.zeros_like(getattr(grads, name)) for name in fixed})
     min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
     return Gradient(
         log_loss=value,

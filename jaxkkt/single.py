@@ -13,7 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol
 from jaxkkt.requirements import require_precision
-from jaxkkt.training import Sight, State, Status
+from jaxkkt.training import Evaluation, State, Status
 
 
 class Result(NamedTuple):
@@ -109,23 +109,25 @@ def _train_through(
     representation = protocol.representation_for(*data.x.shape)
     position, encoded = representations.encode(params, data, representation)
 
-    def onward(run: tuple[State, Sight], level: Array) -> tuple[tuple[State, Sight], Result]:
+    def onward(
+        run: tuple[State, Evaluation], level: Array
+    ) -> tuple[tuple[State, Evaluation], Result]:
         # The run itself never ends at a level, so that it goes on as if there had been none.
-        def status(run: tuple[State, Sight]) -> Array:
-            state, sight = run
-            here = training.status_at(sight, state.steps, protocol, level)
+        def status(run: tuple[State, Evaluation]) -> Array:
+            state, evaluation = run
+            here = training.status_at(evaluation, state.steps, protocol, level)
             return jnp.where(state.status == Status.RUNNING, here, state.status)
 
-        def go(run: tuple[State, Sight]) -> tuple[State, Sight]:
+        def go(run: tuple[State, Evaluation]) -> tuple[State, Evaluation]:
             state = training.move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)
-            return state, training.look(state, encoded, protocol)
+            return state, training.evaluate(state, encoded, protocol)
 
         run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
-        state, sight = run
-        state = state._replace(log_loss=sight.total, status=status(run))
+        state, evaluation = run
+        state = state._replace(log_loss=evaluation.total, status=status(run))
         state = training.finish(state, encoded, protocol)
         trained = representations.decode(state.position, params, data, representation)
         return run, Result(trained, state.log_loss, state.steps, state.status)
 
     start = training.init(position, protocol, key, data.y.size)
-    return jax.lax.scan(onward, (start, training.look(start, encoded, protocol)), levels)[1]
+    return jax.lax.scan(onward, (start, training.evaluate(start, encoded, protocol)), levels)[1]

@@ -107,8 +107,8 @@ def init(
     )
 
 
-class Sight(NamedTuple):
-    """What a run sees before a step: its gradient and the log loss that the stopping rule reads.
+class Evaluation(NamedTuple):
+    """The gradient where a run stands, and the log loss that its stopping rule reads.
 
     `total` is log L of the batches of this epoch so far, `complete` where it is of all samples,
     `order` that of the samples in this epoch.
@@ -124,13 +124,13 @@ def step(
     state: State, data: Dataset | GramDataset, protocol: Protocol, pause: Pause | None = None
 ) -> State:
     """One update, or none where the run ends or pauses here: then it stays where it is."""
-    sight = look(state, data, protocol)
-    status = status_at(sight, state.steps, protocol, protocol.target_log_loss)
+    evaluation = evaluate(state, data, protocol)
+    status = status_at(evaluation, state.steps, protocol, protocol.target_log_loss)
     if pause is not None:
-        here = sight.complete & (sight.total <= pause.log_loss)
+        here = evaluation.complete & (evaluation.total <= pause.log_loss)
         here = (here | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
-    moved = move(state, sight, status, protocol)
+    moved = move(state, evaluation, status, protocol)
     if pause is None:
         return moved
     # A run that pauses goes on later, from all of its state. A mini-batch's log loss is part of it,
@@ -141,40 +141,28 @@ def step(
     return jax.tree.map(partial(jnp.where, paused), kept, moved)
 
 
-def look(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sight:
+def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Evaluation:
+    """The gradient of the samples of the next step, all or a mini-batch, and their log loss."""
+    loss, fixed = LOSSES[protocol.loss], _fixed(protocol)
     if protocol.full_batch(data.y.shape[0]):
-        here = _gradient(state.position, data, protocol)
-        return Sight(here, here.log_loss, jnp.array(True), None)
+        here = representations.gradient(state.position, data, loss, fixed)
+        return Evaluation(here, here.log_loss, jnp.array(True), None)
     assert isinstance(data, Dataset)
     batch, order, first, complete = _mini_batch(state, data, protocol)
-    here = _gradient(state.position, batch, protocol)
+    here = representations.gradient(state.position, batch, loss, fixed)
     total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
     here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
-    return Sight(here, total, complete, order)
-
-
-def _gradient(
-    position: Params | GramParams, data: Dataset | GramDataset, protocol: Protocol
-) -> representations.Gradient:
-    """The gradient over the parameters that are trained; zero for the others."""
-    here = representations.gradient(position, data, LOSSES[protocol.loss])
-    fixed = _fixed(protocol)
-    if not fixed:
-        return here
-    assert isinstance(here.gradient, Params)
-    rest = {name: jnp.zeros_like(getattr(here.gradient, name)) for name in fixed}
-    trained = here.gradient._replace(**rest)
-    squared = networks.squared_norm(trained)
-    dead = (squared == 0) & (here.min_margin == 0)
-    return here._replace(gradient=trained, squared_norm=squared, dead=dead)
+    return Evaluation(here, total, complete, order)
 
 
 def _fixed(protocol: Protocol) -> list[str]:
     return [name for name in ALL_PARAMETERS if name not in protocol.trained]
 
 
-def move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State:
-    here = sight.here
+def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol) -> State:
+    """The state after an update by this gradient, where the run and its `status` are RUNNING; else
+    it stays where it is, with that status."""
+    here = evaluation.here
     rule = optax.with_extra_args_support(protocol.rule.transformation())
     updates, optimizer_state = rule.update(
         here.gradient,
@@ -203,10 +191,10 @@ def move(state: State, sight: Sight, status: Array, protocol: Protocol) -> State
         start=state.start,
         optimizer=optimizer_state,  # of no more use to a run that ended
         steps=state.steps + going.astype(jnp.int32),
-        log_loss=jnp.where(running, sight.total, state.log_loss),
+        log_loss=jnp.where(running, evaluation.total, state.log_loss),
         status=jnp.where(running, status, state.status),
         key=state.key,
-        order=sight.order,
+        order=evaluation.order,
     )
 
 
@@ -306,8 +294,11 @@ def _(
     return trained, {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
 
 
-def status_at(sight: Sight, steps: Array, protocol: Protocol, target: float | Array) -> Array:
-    here, reached = sight.here, sight.complete & (sight.total <= target)
+def status_at(
+    evaluation: Evaluation, steps: Array, protocol: Protocol, target: float | Array
+) -> Array:
+    """How a run stands after so many steps: RUNNING, or the `Status` that it ends with here."""
+    here, reached = evaluation.here, evaluation.complete & (evaluation.total <= target)
     status = jnp.where(steps >= protocol.max_steps, _at_cap(here.min_margin), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)
