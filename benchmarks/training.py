@@ -84,7 +84,7 @@ def draw(case: Case) -> tuple[Params, Dataset]:
 
 
 def prepare(params: Params, data: Dataset) -> tuple[State, Dataset | GramDataset]:
-    """The states before the first step and the data, as `training.train` sets them up."""
+    """The states before the first step and the data, as `jk.train` sets them up."""
     representation = PROTOCOL.representation_for(*data.x.shape[1:])
     position, encoded = jax.vmap(lambda p, x: representations.encode(p, x, representation))(
         params, data

@@ -37,7 +37,8 @@ PRESETS = {
         right_d=49,
         ball=tuple(np.geomspace(0.03, 3, 8).round(3).tolist()),
     ),
-    # As far as 12,665 images at a rate of 0.01 an epoch of these moves a neuron at 0.1.
+    # At the learning rate of 0.1 an epoch of 1,000 images moves neurons as far as one of 12,665 at
+    # the 0.01 of the paper.
     "mnist": studies.Preset(
         "1,000 images of MNIST, from the folder that JAXKKT_MNIST names; radii 1.1 apart",
         source="mnist",

@@ -223,3 +223,8 @@ def test_a_dip_before_the_zero_that_newton_finds_is_not_overlooked():
     assert not certain[0]
     exact = jax.jit(first_flip)(Ray(start, slope, weight), jnp.zeros(()), jnp.array(3.0))
     assert_close(exact, (0.3 + 0.97 / 5.1, 0.6 + 0.56 / 4.9), rtol=1e-5)
+
+
+def test_no_points_have_no_steps(lazy):
+    found = gradient_steps(lazy[0], jnp.zeros((0, 8)))
+    assert {leaf.shape for leaf in found} == {(0,)}

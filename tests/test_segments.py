@@ -170,8 +170,9 @@ def test_a_segment_that_was_removed_meanwhile_is_told(tmp_path):
     writer = Writer(tmp_path / "segments", {"settings": SETTINGS})
     writer.add("a", 1)
     writer.path.unlink()
-    with pytest.raises(OSError, match="it was removed while rows were written"):
+    with pytest.raises(OSError, match="it was removed while rows were written") as told:
         writer.close()
+    assert told.value.errno == errno.ENOENT
 
 
 def test_a_segment_without_rows_does_not_stay(tmp_path):

@@ -121,8 +121,9 @@ def first_crossings(
     first. Newton's method finds a zero, and convexity tells whether it is the first: between a and
     b neurons of positive weight add up to no less than their tangent at b, those of negative weight
     take no more than their chord, so the sum is above the line from `low` at a, that tangent less
-    the chord, to the sum at b. Where low is positive the sum is, up to b; where it is not, b comes
-    nearer. Certain where that leads from 0 to c, Newton's method has come to its end, and the sum
+    the chord, to the sum at b. Where low is positive the sum is, up to b, unless it is negative at
+    b, and then every later low is. Where low is not, b comes nearer. Certain where that leads from
+    0 to c, Newton's method has come to its end, and the sum
     turns negative just beyond c or c is the bracket.
 
     Without a sort: a dozen passes over the neurons for rays that are nearly straight, and four for
