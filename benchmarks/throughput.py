@@ -330,7 +330,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.lanes:
-        print(timing.markdown(by_lanes()))
+        rows = by_lanes()
+        print(timing.markdown(rows))
+        print("wrote", timing.write("lanes", {"lanes": rows}, options.out))
         return 0
     record: dict[str, Any] = {"shapes": shapes(options.repeats, options.scale)}
     visible = [{k: v for k, v in row.items() if k != "raw"} for row in record["shapes"]]

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt import draw, held_out, lazy
+from jaxkkt import draw, held_out, images, lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.engine import slots
 from jaxkkt.perturbations import StepStatus
@@ -17,6 +17,7 @@ from sweeps import (
     wang_fits,
     wang_lemmas,
     wang_open,
+    wang_preparation,
     wang_robust,
     wang_steps,
     wang_thresholds,
@@ -288,6 +289,49 @@ def test_open_questions_from_the_command_line(tmp_path, capsys):
     assert np.isnan(wang_open.means(descended).ratio.sel(ball=300)).all()
     assert np.isfinite(descended.ratio.sel(ball=300)).all()
     assert (tmp_path / "open" / "open.md").is_file()
+
+
+class TestPreparation:
+    def test_every_way_has_the_pixels_that_it_says(self):
+        made = {
+            way: wang_preparation.Prepared(d=16, samples=20, way=way, source="digits").images()
+            for way in wang_preparation.WAYS
+        }
+        plain = made["as in Figure 2"].train.x
+        np.testing.assert_allclose(plain, images.digits(16).train.x, atol=1e-6)
+        whole = images.digits(64).train.x.reshape(-1, 8, 8)
+        np.testing.assert_array_equal(
+            made["nearest pixels"].train.x, whole[:, 1::2, 1::2].reshape(-1, 16)
+        )
+        np.testing.assert_allclose(made["from -1 to 1"].train.x, 2 * plain - 1, atol=1e-6)
+        np.testing.assert_allclose(made["standardized"].train.x * 0.3081 + 0.1307, plain, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(made["|x| = 1"].test.x, axis=1), 1, rtol=1e-6)
+        assert np.abs(made["cubic"].train.x - plain).max() > 0.01
+        for one in made.values():
+            np.testing.assert_array_equal(one.train.y, made["cubic"].train.y)
+
+    def test_bad_input_is_told(self, tmp_path, capsys):
+        for d in ("100", "26"):
+            arguments = ["--d", d, "--quiet", "--out", str(tmp_path)]
+            assert wang_preparation.STUDY.main(arguments) == 2
+            assert f"d must be a square up to 64, got {d}" in capsys.readouterr().err
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("biases", ["biases", "no-biases"])
+    def test_from_the_command_line(self, tmp_path, capsys, biases):
+        sizes = ["--d", "16", "36", "64", "--width", "100", "--samples", "64", "--seeds", "1"]
+        more = [f"--{biases}", "--max-steps", "20000", "--quiet", "--out", str(tmp_path)]
+        assert wang_preparation.STUDY.main([*sizes, *more]) == 0
+        told = capsys.readouterr().out
+        assert told == f"{biases}\n\n{(tmp_path / biases / 'exponents.md').read_text()}\n"
+        table = xr.load_dataset(tmp_path / biases / "results.nc").squeeze()
+        assert set(table.way.values) == set(wang_preparation.WAYS)
+        # At the images' own size all interpolations are the same.
+        own = table.sel(d=64)
+        np.testing.assert_array_equal(
+            own.step_eta.sel(way="cubic"), own.step_eta.sel(way="as in Figure 2")
+        )
+        np.testing.assert_allclose(own.length.sel(way="|x| = 1"), 1, rtol=1e-5)
 
 
 @pytest.mark.slow
