@@ -65,6 +65,71 @@ def test_what_computes_the_same_is_the_same_run():
     assert one(delta=0.01).identity == one().identity
 
 
+def test_an_own_function_is_told_by_what_it_computes_not_by_its_name():
+    def renamed(key, samples, dim):
+        return scaled(1.5)(key, samples, dim)
+
+    a, b = one(data=scaled(1.5)), one(data=renamed)
+    assert (a.name, a.identity) == (b.name, b.identity)
+    assert a.data.label != b.data.label
+
+
+class Factor:
+    """What functions read that are not told of it."""
+
+    value = 1.0
+
+
+def reading(what):
+    """An own function of each kind whose numbers are those of `Factor.value`."""
+
+    class Blobs(jk.data.Distribution):
+        def draw(self, key, samples, dim):
+            return scaled(Factor.value)(key, samples, dim)
+
+    def weights(key, width, dim):
+        return jk.networks.torch_linear(key, width, dim, Factor.value)
+
+    def norm(params):
+        return Factor.value * jnp.linalg.norm(params.w)
+
+    def data(key, samples, dim):
+        return scaled(Factor.value)(key, samples, dim)
+
+    kinds = {"data": data, "initialization": weights, "measure": norm}
+    return {"a class": ("data", Blobs)}.get(what) or (what, kinds[what])
+
+
+@pytest.mark.parametrize("what", ["data", "a class", "initialization", "measure"])
+def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tmp_path):
+    """What was compiled of it would give the old numbers."""
+    axis, function = reading(what)
+    before = jk.sweep([one(**{axis: function})], store=tmp_path).to_array().values
+    monkeypatch.setattr(Factor, "value", 2.0)
+    with pytest.raises(ValueError, match="computes something else than when it was first used"):
+        jk.sweep([one(**{axis: function}, d=6)])
+    jk.engine.forget()
+    again = jk.sweep([one(**{axis: function})]).to_array().values
+    assert not np.array_equal(before, again, equal_nan=True)
+    # Defined anew it is another function.
+    monkeypatch.setattr(Factor, "value", 1.0)
+    axis, function = reading(what)
+    redefined = jk.sweep([one(**{axis: function})]).to_array().values
+    np.testing.assert_array_equal(before, redefined)
+
+
+def test_numbers_drawn_by_numpy_are_refused():
+    """They would be the same for all seeds."""
+
+    def data(key, samples, dim):
+        return np.random.default_rng().normal(size=(samples, dim)), scaled(1.0)(key, samples, dim)[
+            1
+        ]
+
+    with pytest.raises(ValueError, match=r"draw them by jax.random, from its key"):
+        jk.sweep([one(data=data)])
+
+
 def test_own_data_are_told_by_their_numbers():
     x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
     other = x.copy()

@@ -29,7 +29,7 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.runs.run import Run, unique, values_of
+from jaxkkt.runs.run import Run, refuse_changed, unique, values_of
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
 from jaxkkt.training import SUCCEEDED, Status
@@ -138,6 +138,9 @@ def sweep(
     has. Sixteen processes can so share a store; the call without `shard` then gives all. In a
     program under `jax.distributed` each process takes its share by itself.
 
+    ValueError, too, where an own function computes something else than when it was first used in
+    this process, since it reads a global that has changed or draws numbers by NumPy.
+
     A run whose data or measurements raise has the status RAISED and its traceback in `error`; the
     others go on, and the same call tries it again. Where three have raised and none has come to its
     end the first error is raised.
@@ -158,6 +161,7 @@ def sweep(
     wanted = unique(list(runs))
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
+    refuse_changed(wanted)
     kept = _kept(wanted, keep, store)
     planned = plan_sweep(wanted)
     settings = _settings(planned, wanted)

@@ -25,8 +25,9 @@ from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.trained import Trained
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Curve, Run
+from jaxkkt.specs.base import forget_specs
 from jaxkkt.specs.data import Data, fold
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import by_identity, forget_results
 from jaxkkt.training import Pause, Status
 
 
@@ -367,7 +368,10 @@ def _decode(
 
 def forget() -> None:
     """Lets go of all programs compiled so far, and of their memory: of certificates and polished
-    networks half a GB for each size of the data. What is asked for again compiles anew."""
+    networks half a GB for each size of the data; and of what own functions computed. What is asked
+    for again compiles anew."""
     jax.clear_caches()
+    forget_specs()
+    forget_results()
     for programs in (draw_program, measure_program, training_programs):
         programs.cache_clear()

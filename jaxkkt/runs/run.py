@@ -14,6 +14,7 @@ from optax import GradientTransformation
 
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
+from jaxkkt.specs import base
 from jaxkkt.specs.base import Spec, described, kind_of
 from jaxkkt.specs.data import Data, fold, require_whole
 from jaxkkt.specs.initializations import Initialization, Torch
@@ -318,6 +319,19 @@ def listed(values: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def refuse_changed(runs: Sequence[Run]) -> None:
+    """Raises ValueError where an own function that runs use has changed since it was first used
+    here, or computes something else whenever it is traced; see `specs.base.refuse_changed`."""
+    kinds = {tuple(map(id, run.apart_from_seed)): run for run in runs}
+    looked_at = set()
+    for run in kinds.values():
+        curve = () if run.curve is None else run.curve.measure
+        for spec in (*(spec for _, spec in run.parts()), *curve):
+            if id(spec.brought) not in looked_at:
+                looked_at.add(id(spec.brought))
+                base.refuse_changed(spec, **_sizes(run))
+
+
 def unique(runs: Sequence[Run]) -> list[Run]:
     """The runs without repetitions, in order; ValueError when there are none."""
     if not runs:
@@ -340,14 +354,17 @@ def _computed(*fields: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
     of what is measured at the end."""
     run = Run.of_fields(*fields)
-    data, protocol, measure = run.data, run.protocol, run.measure
-    how = jax.tree.map(lambda leaf: type(leaf)(0), protocol)
-    asked = any("truth" in one.needs() for one in measure)
-    sizes = run.sizes | (_truth_sizes(data) if asked else {})
-    found = run.to_json(digests=True, **sizes, protocol=how)
+    found = run.to_json(digests=True, **_sizes(run))
     del found["seed"]
     trained = {key: value for key, value in found.items() if key != "measure"}
     return found, hash_of(trained), tuple(hash_of(one)[:20] for one in found["measure"])
+
+
+def _sizes(run: Run) -> dict[str, Any]:
+    """What a run's own functions are given, as far as that says what they compute."""
+    how = jax.tree.map(lambda leaf: type(leaf)(0), run.protocol)
+    asked = any("truth" in one.needs() for one in run.measure)
+    return run.sizes | (_truth_sizes(run.data) if asked else {}) | {"protocol": how}
 
 
 @cache

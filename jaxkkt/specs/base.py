@@ -134,10 +134,13 @@ class Spec:
         where a function cannot be told from others.
         """
         found: dict[str, Any] = {"kind": kind_of(type(self))}
-        for f in fields(self):  # type: ignore[arg-type]
-            if not digests or f.metadata.get("identity", True):
-                found[f.name] = jsonable(getattr(self, f.name), digests, sizes)
         package = package_of(self.brought)
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if digests and value is self.brought and package is None:
+                continue  # told by what it computes, not by its name
+            if not digests or f.metadata.get("identity", True):
+                found[f.name] = jsonable(value, digests, sizes)
         if digests and package != PACKAGE:  # whose code is in the settings of every store
             found["computes"] = digest_of_code(package) if package else self.digest(**sizes)
         return found
@@ -153,16 +156,55 @@ class Spec:
 
     def digest(self, **sizes: Any) -> str:
         """A hash of what this spec computes at any of its numbers, at these sizes."""
-        return _digest(jax.tree.map(lambda leaf: type(leaf)(0), self), **sizes)
+        return _digest(_any_numbers(self), **sizes)
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Spec":
         return cls(**values)
 
 
+def refuse_changed(spec: Spec, **sizes: Any) -> None:
+    """Raises ValueError where what an own spec computes is not what it computed when it was first
+    used here: JAX keeps what it compiled of a function, whatever becomes of what that reads.
+
+    For functions that JAX cannot trace nothing is kept, and nothing refused.
+    """
+    brought = spec.brought
+    if package_of(brought) is not None:
+        return
+    _, spec, sizes = _FIRST.setdefault(id(brought), (brought, _any_numbers(spec), sizes))
+    try:
+        same = _digest(spec, **sizes) == _digest.__wrapped__(spec, **sizes)
+    except ValueError:
+        return
+    if not same:
+        raise ValueError(
+            f"{function_name(brought)} computes something else than when it was first used here, "
+            "and what was compiled of it would go on with the old. If it reads a global, an array "
+            "or a method that has changed: define it anew (run its cell again), make what changes "
+            "a field of a class, or call jaxkkt.engine.forget(). If it draws numbers by NumPy, "
+            "which would be the same for all seeds: draw them by jax.random, from its key"
+        )
+
+
+def forget_specs() -> None:
+    """What own specs compute is looked at anew."""
+    _FIRST.clear()
+    _digest.cache_clear()
+
+
+# Functions and classes from outside the package, by id, with what first used each, at which sizes.
+_FIRST: dict[int, tuple[Any, Spec, dict[str, Any]]] = {}
+
+
 @cache
 def _digest(spec: Spec, **sizes: Any) -> str:
     return " ".join(digest_of_function(f, *args) for f, args in spec.computations(**sizes))
+
+
+def _any_numbers(spec: S) -> S:
+    """The spec for any of its numbers."""
+    return jax.tree.map(lambda leaf: type(leaf)(0), spec)
 
 
 def without(spec: Any, *names: str) -> Any:

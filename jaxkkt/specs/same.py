@@ -8,6 +8,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 4096
+_KEPT: list[dict[Any, Any]] = []
+
+
+def forget_results() -> None:
+    """Lets go of all that is kept."""
+    for kept in _KEPT:
+        kept.clear()
 
 
 def by_identity(function: Callable[..., T]) -> Callable[..., T]:
@@ -18,6 +25,7 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
     """
     kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
     lock = Lock()
+    _KEPT.append(kept)
 
     @wraps(function)
     def call(*args: Any) -> T:
