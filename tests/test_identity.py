@@ -74,6 +74,18 @@ def test_an_own_function_is_told_by_what_it_computes_not_by_its_name():
     assert a.data.label != b.data.label
 
 
+def test_some_of_own_points_are_drawn_with_a_store(tmp_path):
+    """Held-out points, more than there are own ones, are drawn only where they are asked for."""
+    x, y = np.eye(9, 5, dtype=np.float32), np.where(np.arange(9) % 2, 1, -1).astype(np.float32)
+
+    def subset(key, samples, dim):
+        chosen = jax.random.choice(key, 9, (samples,), replace=False)
+        return jnp.asarray(x)[chosen], jnp.asarray(y)[chosen]
+
+    table = jk.sweep([one(data=subset)], store=tmp_path)
+    assert table.status.item() != jk.Status.RAISED
+
+
 class Factor:
     """What functions read that are not told of it."""
 
