@@ -144,12 +144,21 @@ def fetch_mnist(folder: str | Path) -> Path:
     return folder
 
 
-def write_idx(path: Path, array: UInt8[np.ndarray, "..."]) -> None:
-    """Unsigned bytes of one or three dimensions as an IDX file, whole or not at all."""
-    write_whole(path, _idx(array))
+def write_idx(path: str | Path, array: UInt8[np.ndarray, "..."]) -> None:
+    """Unsigned bytes of one or three dimensions as an IDX file, whole or not at all.
+
+    Raises ValueError for arrays of other types or dimensions.
+    """
+    write_whole(Path(path), _idx(np.asarray(array)))
 
 
 def _idx(array: UInt8[np.ndarray, "..."]) -> bytes:
+    if array.dtype != np.uint8 or array.ndim not in MAGIC:
+        raise ValueError(
+            "an IDX file holds unsigned bytes, labels (n,) or images (n, side, side), got "
+            f"{array.dtype} of shape {array.shape}: give whole numbers from 0 to 255 as "
+            "array.astype(np.uint8)"
+        )
     return struct.pack(f">{1 + array.ndim}I", MAGIC[array.ndim], *array.shape) + array.tobytes()
 
 
@@ -157,11 +166,15 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The unsigned bytes of an IDX file of that many dimensions, gzipped if its name ends in .gz.
+def read_idx(path: str | Path, dimensions: int) -> np.ndarray:
+    """The unsigned bytes of an IDX file of 1 or 3 dimensions, gzipped if its name ends in .gz.
 
-    Raises ValueError for a wrong magic number, or fewer or more bytes than the header promises.
+    Raises ValueError for other dimensions, a wrong magic number, or fewer or more bytes than the
+    header promises.
     """
+    if dimensions not in MAGIC:
+        raise ValueError(f"dimensions must be 1 for labels or 3 for images, got {dimensions}")
+    path = Path(path)
     content = _bytes(path)
     header = 4 * (1 + dimensions)
     if len(content) < header:
