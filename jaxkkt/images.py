@@ -98,7 +98,8 @@ def idx_images(
 
     Reads IDX files, gzipped or not, from `folder`. To sweep over them:
     `train, test = idx_images(folder)` and `data=jk.data.Arrays(*train, *test)`.
-    Raises ValueError for files that are missing, truncated or not IDX, and as `digits` does.
+    Raises ValueError for files that are missing, truncated or not IDX, images that are not square,
+    and as `digits` does.
     """
     found = _files(Path(folder))
     parts = []
@@ -201,9 +202,13 @@ def resampled(
 ) -> Float[np.ndarray, "n d"]:
     """Square images at d = s x s pixels, by linear interpolation that averages when it shrinks.
 
-    Raises ValueError for a d that is no square, or beyond the images' own unless `upsample` says
-    that this is meant: it adds dimensions, but no information.
+    Raises ValueError for images that are not square, and for a d that is no square, or beyond the
+    images' own unless `upsample` says that this is meant: it adds dimensions, but no information.
     """
+    if images.ndim != 3 or images.shape[1] != images.shape[2]:
+        raise ValueError(
+            f"images must be square, shape (n, side, side), got {images.shape}: pad or crop them"
+        )
     side = isqrt(d) if d >= 1 else 0
     if side < 1 or side * side != d:
         near = max(1, round(max(d, 0) ** 0.5))

@@ -168,6 +168,14 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"dimensions must be 1 for labels or 3 for .* got 2"):
             read_idx(folder / MNIST_FILES["train"][0], 2)
 
+    @pytest.mark.usefixtures("unchecked")
+    def test_images_that_are_not_square_are_told(self, folder):
+        for images_name, _ in MNIST_FILES.values():
+            path = folder / images_name
+            write_idx(path, read_idx(path, 3)[:, :20])
+        with pytest.raises(ValueError, match=r"must be square, .* got \(10, 20, 28\): pad"):
+            idx_images(folder, 25)
+
     def test_truncated_gzip_files_are_told(self, folder):
         path = folder / MNIST_FILES["train"][0]
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes())[:-20])
