@@ -37,6 +37,9 @@ MNIST_SUMS = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 TRAINING_IMAGES = 60_000
+# MNIST's training images take 53 GB at this side. XLA may end a process that asks for more memory
+# than there is, so larger sides are refused before.
+LARGEST_SIDE = 1024
 # IDX: two zero bytes, the type (8: unsigned bytes), the number of dimensions.
 MAGIC = {3: 0x00000803, 1: 0x00000801}
 
@@ -53,7 +56,8 @@ def digits(d: int, upsample: bool = False, normalized: bool = False) -> Images:
 
     A fifth of each class are test images, drawn once for all. See `resampled` for `upsample`;
     `normalized` scales every image to |x| = 1. Needs `pip install 'jaxkkt[images]'`.
-    Raises ValueError for a d that is no square, or larger than 64 without `upsample`.
+    Raises ValueError for a d that is no integer or no square, larger than 64 without `upsample`, or
+    beyond 1,024 x 1,024.
     """
     images, labels = _sklearn_digits()
     test = np.zeros(len(labels), bool)
@@ -202,17 +206,15 @@ def resampled(
 ) -> Float[np.ndarray, "n d"]:
     """Square images at d = s x s pixels, by linear interpolation that averages when it shrinks.
 
-    Raises ValueError for images that are not square, and for a d that is no square, or beyond the
-    images' own unless `upsample` says that this is meant: it adds dimensions, but no information.
+    Raises ValueError for images that are not square, and for a d that is no integer or no square,
+    beyond 1,024 x 1,024, or beyond the images' own unless `upsample` says that this is meant: it
+    adds dimensions, but no information.
     """
     if images.ndim != 3 or images.shape[1] != images.shape[2]:
         raise ValueError(
             f"images must be square, shape (n, side, side), got {images.shape}: pad or crop them"
         )
-    side = isqrt(d) if d >= 1 else 0
-    if side < 1 or side * side != d:
-        near = max(1, round(max(d, 0) ** 0.5))
-        raise ValueError(f"d must be the square of an image's side, got {d}; next is {near * near}")
+    side = _side(d)
     own = images.shape[1]
     if side > own and not upsample:
         raise ValueError(
@@ -223,6 +225,21 @@ def resampled(
         return images.reshape(len(images), d)
     shape = (len(images), side, side)
     return np.asarray(jax.image.resize(images, shape, "linear")).reshape(len(images), d)
+
+
+def _side(d: int) -> int:
+    if not isinstance(d, int | np.integer):
+        raise ValueError(f"d must be an integer, got {d!r}")
+    if d > LARGEST_SIDE**2:
+        raise ValueError(
+            f"d must be at most {LARGEST_SIDE} x {LARGEST_SIDE} = {LARGEST_SIDE**2}, so that the "
+            f"images fit into memory, got {d}"
+        )
+    side = isqrt(d) if d >= 1 else 0
+    if side < 1 or side * side != d:
+        near = max(1, round(max(d, 0) ** 0.5))
+        raise ValueError(f"d must be the square of an image's side, got {d}; next is {near * near}")
+    return side
 
 
 @cache

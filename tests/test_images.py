@@ -73,6 +73,18 @@ class TestDigits:
         with pytest.raises(ValueError, match=message):
             digits(d)
 
+    def test_dimensions_beyond_memory_are_refused(self):
+        with pytest.raises(
+            ValueError, match=r"d must be at most 1024 x 1024 = 1048576, .*got 1050625"
+        ):
+            digits(1025**2, upsample=True)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("d", [25.0, "25"])
+    def test_dimensions_are_integers(self, d):
+        with pytest.raises(ValueError, match=f"d must be an integer, got {d!r}"):
+            digits(d)
+
     def test_missing_scikit_learn_is_told(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
         images._sklearn_digits.cache_clear()
