@@ -238,7 +238,9 @@ def _side(d: int) -> int:
     side = isqrt(d) if d >= 1 else 0
     if side < 1 or side * side != d:
         near = max(1, round(max(d, 0) ** 0.5))
-        raise ValueError(f"d must be the square of an image's side, got {d}; next is {near * near}")
+        raise ValueError(
+            f"d must be the square of an image's side, got {d}; the nearest is {near * near}"
+        )
     return side
 
 

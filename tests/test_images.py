@@ -63,7 +63,7 @@ class TestDigits:
     @pytest.mark.parametrize(
         ("d", "message"),
         [
-            (50, "square of an image's side, got 50; next is 49"),
+            (50, "square of an image's side, got 50; the nearest is 49"),
             (0, "square of an image's side, got 0"),
             (-4, "square of an image's side, got -4"),
             (81, r"d = 81 is more than the 8 x 8 = 64 pixels of the images: pass upsample=True"),
