@@ -72,10 +72,24 @@ def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
 
 
 def as_samples(dtype: Any = None, *, x: Any, y: Any) -> list[Array]:
-    """Points and labels by `as_arrays`; ValueError where either it or `require_labels` raises."""
+    """Points (n, d) and labels (n,) by `as_arrays`.
+
+    ValueError where it, `require_rows` or `require_labels` raises.
+    """
     arrays = as_arrays(dtype, x=x, y=y)
+    require_rows(x=arrays[0])
     require_labels(y, x)  # as given: constants turn into tracers under a trace
     return arrays
+
+
+def require_rows(**arrays: Array) -> None:
+    """Raises ValueError unless all hold one point a row, shape (n, d)."""
+    for name, array in arrays.items():
+        if array.ndim != 2:
+            raise ValueError(
+                f"{name} must hold one point a row, shape (n, d), got {array.shape}: a single "
+                f"point is given as a row, {name}[None]"
+            )
 
 
 def require_labels(y: Any, x: Any = None) -> None:

@@ -167,6 +167,62 @@ class TestLabels:
         jax.jit(lambda params: networks.margins(params, 0 * X, 0 * Y))(NETWORK)
 
 
+@pytest.mark.usefixtures("unchecked")
+class TestShapes:
+    @named(LABELLED | UNLABELLED, OF_DATA_ALONE)
+    def test_points_of_another_dimension_are_refused(self, function):
+        message = (
+            r"a network on inputs of dimension 2 needs w \(k, 2\), .* got w \(5, 3\), b \(5,\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            function(NETWORK, X[:, :2], Y)
+
+    @pytest.mark.parametrize("labels", [Y, Y[0]])
+    @named(LABELLED, OF_LABELS_ALONE, {"margins", "adversarial training"})
+    def test_single_points_are_refused_where_rows_are_needed(self, function, labels):
+        with pytest.raises(
+            ValueError, match=r"one point a row, shape \(n, d\), got \(3,\): .*x\[No"
+        ):
+            function(NETWORK, X[0], labels)
+
+    @pytest.mark.parametrize("name", ["pullback", "gradient steps"])
+    def test_single_points_without_labels_are_refused_where_rows_are_needed(self, name):
+        with pytest.raises(ValueError, match=r"one point a row, shape \(n, d\), got \(3,\)"):
+            UNLABELLED[name](NETWORK, X[0], None)
+
+    def test_numbers_are_no_points(self):
+        with pytest.raises(
+            ValueError, match=r"a point or a stack of them, shape \(\.\.\., d\), got"
+        ):
+            networks.margins(NETWORK, X[0, 0], Y[0])
+
+    def test_single_points_and_lanes_of_them_have_margins(self):
+        expected = networks.margins(NETWORK, X, Y)
+        assert_close(networks.margins(NETWORK, X[0], Y[0]), expected[0], rtol=1e-6)
+        lanes = jax.jit(jax.vmap(networks.margins, in_axes=(None, 0, 0)))(NETWORK, X, Y)
+        assert_close(lanes, expected, rtol=1e-6)
+
+    def test_directions_of_another_dimension_are_refused(self):
+        for search in (perturbations.flip_sizes_exact, perturbations.flip_size_bisection):
+            with pytest.raises(ValueError, match=r"direction must .* shape \(3,\), got \(2,\)"):
+                search(NETWORK, X, Y, DIRECTION[:2], CHOSEN)
+
+    @pytest.mark.parametrize(
+        ("function", "name"),
+        [(perturbations.pgd, "radius"), (perturbations.smallest_radii, "bracket")],
+    )
+    def test_radii_are_one_or_one_for_each_point(self, function, name):
+        message = (
+            rf"{name} must be one number, or one for each point, shape \(6,\), got shape \(2,\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            function(NETWORK, X, Y, jnp.array([0.1, 0.2]))
+
+    def test_one_network_is_no_stack_of_them(self):
+        with pytest.raises(ValueError, match=r"n networks stacked, w \(n, k, d\), got w \(5, 3\)"):
+            perturbations.transfer_matrix(NETWORK, X, Y)
+
+
 class TestKinds:
     @named(LABELLED | UNLABELLED)
     def test_lists_are_as_good_as_arrays(self, function):

@@ -1,14 +1,20 @@
 """N(x) = sum_j v_j relu(w_j . x + b_j): outputs, margins, gradients over inputs and parameters."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxkkt.requirements import as_arrays, as_samples, require_precision
+from jaxkkt.requirements import (
+    as_arrays,
+    as_samples,
+    require_labels,
+    require_precision,
+    require_rows,
+)
 
 # Every matrix product in the package names its precision: accelerators otherwise round
 # float32 operands to TF32 or bfloat16 without saying so.
@@ -38,6 +44,9 @@ def preactivations(
     """w_j . x_i + b_j for every sample and neuron. Errors as in `apply`."""
     params = checked(params)
     (x,) = as_arrays(params.w.dtype, x=x)
+    if x.ndim == 0:
+        raise ValueError("x must hold a point or a stack of them, shape (..., d), got ()")
+    check_parameters(params, x.shape[-1])
     pre = jnp.dot(x, params.w.T, precision=PRECISION)
     return pre + jnp.broadcast_to(params.b, pre.shape)
 
@@ -46,7 +55,8 @@ def apply(params: Params, x: Float[Array | np.ndarray, "*m d"] | Sequence) -> Fl
     """N(x) = sum_j v_j relu(w_j . x + b_j), for one input or a stack of them.
 
     Raises ValueError unless the network and x hold floating-point numbers of one precision that
-    JAX keeps; lists of numbers take that of the network.
+    JAX keeps, and points of the network's dimension; lists of numbers take the precision of the
+    network.
     """
     return jnp.dot(relu(preactivations(params, x)), params.v, precision=PRECISION)
 
@@ -61,8 +71,9 @@ def margins(
     Errors as in `apply`, and for labels other than -1 and 1, and 0 for padding (a row of zeros).
     """
     params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
-    return y * apply(params, x)
+    points, labels = as_arrays(params.w.dtype, x=x, y=y)
+    require_labels(y, x)
+    return labels * apply(params, points)
 
 
 def value_and_pullback(
@@ -75,6 +86,7 @@ def value_and_pullback(
     """
     params = checked(params)
     (x,) = as_arrays(params.w.dtype, x=x)
+    require_rows(x=x)
     outputs, pull = value_and_pullback_from(preactivations(params, x), params.v)
 
     def pullback(c: Float[Array, " m"]) -> Params:
@@ -159,6 +171,14 @@ def checked(params: Params) -> Params:
         )
     require_precision(**params._asdict())
     return Params(*(jnp.asarray(p) for p in params))
+
+
+def checked_samples(params: Params, x: Any, y: Any) -> tuple[Params, Array, Array]:
+    """One network and samples (n, d) with labels (n,), as JAX arrays. Errors as in `margins`."""
+    params = checked(params)
+    x, y = as_samples(params.w.dtype, x=x, y=y)
+    check_parameters(params, x.shape[1])
+    return params, x, y
 
 
 def check_parameters(params: Params, dim: int) -> None:

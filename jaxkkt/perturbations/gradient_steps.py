@@ -13,6 +13,7 @@ from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import (
     PRECISION,
     Params,
+    check_parameters,
     checked,
     preactivations,
     value_and_input_gradient,
@@ -20,7 +21,7 @@ from jaxkkt.networks import (
 )
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
-from jaxkkt.requirements import as_arrays, require_labels, require_positive
+from jaxkkt.requirements import as_arrays, require_labels, require_positive, require_rows
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
@@ -87,7 +88,8 @@ def input_gradient(
 ) -> Float[Array, "*n d"]:
     """grad f(x) = sum_j v_j 1[w_j . x + b_j > 0] w_j, for one point or a stack of them.
 
-    Raises ValueError unless both hold floating-point numbers of one precision that JAX keeps.
+    Raises ValueError unless both hold floating-point numbers of one precision that JAX keeps, and
+    points of the network's dimension.
     """
     return value_and_input_gradient(params, x)[1]
 
@@ -108,13 +110,16 @@ def gradient_steps(
     A block's breakpoints are sorted where one of its points needs it, since the output bends too
     much to tell or is near 0, and always under `jax.vmap`: use `jax.lax.map` over
     networks.
-    Raises ValueError for a bracket that is not positive and finite, and unless network and points
-    hold floating-point numbers of one precision that JAX keeps.
+    Raises ValueError for a bracket that is not positive and finite, points that are not rows of the
+    network's dimension, and unless network and points hold floating-point numbers of one precision
+    that JAX keeps.
     Wang et al. (2022), Section 5.1.
     """
     require_positive(bracket=bracket)
     params = checked(params)
     (x,) = as_arrays(params.w.dtype, x=x)
+    require_rows(x=x)
+    check_parameters(params, x.shape[1])
     return _blocks(params, x, jnp.asarray(bracket, x.dtype))
 
 

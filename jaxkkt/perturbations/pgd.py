@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.networks import Params, checked, margins, value_and_input_gradient
-from jaxkkt.requirements import as_samples, require_positive
+from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
+from jaxkkt.requirements import require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -46,16 +46,16 @@ def pgd(
     attack by it comes to a halt at large margins.
 
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
-    finite, steps below 1, labels other than -1 and 1 (and 0 for padding, a row of zeros), and
-    unless network and data hold floating-point numbers of one precision that JAX keeps.
+    finite, or neither one nor one for each point, steps below 1, labels other than -1 and 1 (and 0
+    for padding, a row of zeros), points that are not rows of the network's dimension, and unless
+    network and data hold floating-point numbers of one precision that JAX keeps.
     Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
     require_positive(radius=radius)
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
-    radii = jnp.broadcast_to(jnp.asarray(radius, x.dtype), y.shape)
+    params, x, y = checked_samples(params, x, y)
+    radii = _each(y, "radius", radius)
     return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
@@ -73,8 +73,7 @@ def robust_accuracy(
     where an output is. Raises ValueError for radii that are not positive and finite, and as `pgd`.
     """
     require_positive(radii=radii)
-    params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
+    params, x, y = checked_samples(params, x, y)
     real = y != 0
 
     def at(radius: Array) -> Array:
@@ -102,8 +101,8 @@ def smallest_radii(
     not positive and finite, and as `pgd`.
     """
     require_positive(bracket=bracket)
-    params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
+    params, x, y = checked_samples(params, x, y)
+    top = _each(y, "bracket", bracket)
 
     def flipped(radii: Array) -> Array:
         return pgd(params, x, y, radii, steps, normalized=True).margins <= 0
@@ -114,11 +113,21 @@ def smallest_radii(
         found = flipped(middle)
         return jnp.where(found, low, middle), jnp.where(found, middle, high)
 
-    top = jnp.broadcast_to(jnp.asarray(bracket, x.dtype), y.shape)
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
     before = margins(params, x, y)
     found = jnp.where(before <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
     return jnp.where(jnp.isnan(before), jnp.nan, found)
+
+
+def _each(y: Array, name: str, number: Any) -> Array:
+    """One number for every point, where one for all may be given."""
+    number = jnp.asarray(number, y.dtype)
+    if number.shape not in ((), y.shape):
+        raise ValueError(
+            f"{name} must be one number, or one for each point, shape {y.shape}, got shape "
+            f"{number.shape}"
+        )
+    return jnp.broadcast_to(number, y.shape)
 
 
 @partial(jax.jit, static_argnames="normalized")

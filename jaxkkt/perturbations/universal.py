@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import ratio
-from jaxkkt.networks import PRECISION, Params, checked, margins, preactivations
+from jaxkkt.networks import PRECISION, Params, checked, checked_samples, margins, preactivations
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_flip
 from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_positive
@@ -99,8 +99,8 @@ def universal_direction(
 
     One direction, from the data alone, for every sample: x_i moves to x_i - y_i c u.
     Raises ValueError for labels other than -1 and 1 (and 0 for padding, a row of zeros), a choice
-    that is not one truth value a sample, and unless x and y hold floating-point numbers of one
-    precision that JAX keeps.
+    that is not one truth value a sample, points that are not rows, and unless x and y hold
+    floating-point numbers of one precision that JAX keeps.
     Vardi et al. (2022), Section 6.
     """
     x, y = as_samples(x=x, y=y)
@@ -123,8 +123,9 @@ def flip_size_bisection(
     Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
     bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
-    Raises ValueError for a bracket that is not positive and finite, trips below 1, and as
-    `universal_direction` for network, data and choice.
+    Raises ValueError for a bracket that is not positive and finite, trips below 1, a network or
+    direction of another dimension than the points, and as `universal_direction` for network, data
+    and choice.
     Vardi et al. (2022), Section 6.
     """
     if trips < 1:
@@ -148,8 +149,8 @@ def flip_sizes_exact(
     `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
     where nobody has un-flipped by then, else the next c where that holds. The default bracket is
     4 max_i |x_i|. Sorts m k breakpoints, a block of samples at a time.
-    Raises ValueError for a bracket that is not positive and finite, and as `universal_direction`
-    for network, data and choice.
+    Raises ValueError for a bracket that is not positive and finite, a network or direction of
+    another dimension than the points, and as `universal_direction` for network, data and choice.
     """
     return _exact(*_inputs(params, x, y, direction, chosen, bracket))
 
@@ -164,10 +165,16 @@ def transfer_matrix(
 
     `params` holds n networks along a leading axis, trained on the same data. Each direction is the
     sum over the samples on the margin of a; it has to flip those on the margin of b.
-    Raises ValueError as `on_margin` and, for networks and data, `universal_direction`.
+    Raises ValueError for one network without a leading axis, as `on_margin` and, for networks and
+    data, as `flip_sizes_exact`.
     Vardi et al. (2022), Section 6: the direction depends on the data alone, so it transfers.
     """
     params = checked(params)
+    if params.w.ndim != 3:
+        raise ValueError(
+            f"transfer_matrix takes n networks stacked, w (n, k, d), got w {params.w.shape}: stack "
+            "them by jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)"
+        )
     return _transfer(params, *as_samples(params.w.dtype, x=x, y=y), slack)
 
 
@@ -308,9 +315,12 @@ def _flip(
 def _inputs(
     params: Params, x: object, y: object, direction: object, chosen: object, bracket: Any
 ) -> tuple[Params, Array, Array, Array, Array, Array]:
-    params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
+    params, x, y = checked_samples(params, x, y)
     (direction,) = as_arrays(x.dtype, direction=direction)
+    if direction.shape != x.shape[1:]:
+        raise ValueError(
+            f"direction must have the points' dimension, shape {x.shape[1:]}, got {direction.shape}"
+        )
     return params, x, y, direction, as_mask("chosen", chosen, y.shape[0]), _bracket(x, bracket)
 
 
