@@ -1,5 +1,6 @@
 """What arguments have to be. Values are checked where they are known: not under a trace."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,12 +12,13 @@ from jaxtyping import Array, Bool
 def require_positive(**numbers: object) -> None:
     """Raises ValueError unless all numbers, or arrays of them, are positive and finite."""
     for name, number in numbers.items():
-        if isinstance(number, jax.core.Tracer):
-            continue
-        values = np.ravel(np.asarray(number, float))
-        bad = values[~((values > 0) & np.isfinite(values))]
-        if bad.size:
-            raise ValueError(f"{name} must be positive and finite, got {bad[0]:g}")
+        _require(name, number, lambda values: values > 0, "positive")
+
+
+def require_not_negative(**numbers: object) -> None:
+    """Raises ValueError unless all numbers, or arrays of them, are 0 or more, and finite."""
+    for name, number in numbers.items():
+        _require(name, number, lambda values: values >= 0, "at least 0")
 
 
 def require_precision(**arrays: object) -> None:
@@ -117,6 +119,17 @@ def require_labels(y: Any, x: Any = None) -> None:
                 "labels must be -1 or 1, and 0 only for padding, where the row of x is zero: "
                 f"{bad.size} rows have the label 0 and are not zero, first row {bad[0]}"
             )
+
+
+def _require(
+    name: str, number: object, holds: Callable[[np.ndarray], np.ndarray], what: str
+) -> None:
+    if isinstance(number, jax.core.Tracer):
+        return
+    values = np.ravel(np.asarray(number, float))
+    bad = values[~(holds(values) & np.isfinite(values))]
+    if bad.size:
+        raise ValueError(f"{name} must be {what} and finite, got {bad[0]:g}")
 
 
 def _takes_any_precision(value: object) -> bool:

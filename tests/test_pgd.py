@@ -136,9 +136,26 @@ def test_whole_numbers_are_points_too(classified):
     assert_close(steps.eta, gradient_steps(params, floats[0], 0.9).eta)
 
 
+def test_accuracies_have_the_shape_of_the_radii(classified):
+    params, x, y = classified
+    curve = robust_accuracy(params, x, y, [0.1, 0.2])
+    assert robust_accuracy(params, x, y, 0.1).shape == ()
+    assert_close(robust_accuracy(params, x, y, 0.1), curve[0])
+    assert_close(robust_accuracy(params, x, y, jnp.array([[0.1], [0.2]])), curve[:, None])
+
+
+def test_a_radius_of_0_is_no_attack(classified):
+    params, x, y = classified
+    y = y.at[:6].multiply(-1)
+    for normalized in (False, True):
+        curve = robust_accuracy(params, x, y, [0.0, 2.0], normalized=normalized)
+        assert_close(curve[0], 24 / 30)
+        assert curve[1] < curve[0]
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_bad_radii_are_refused(classified):
-    with pytest.raises(ValueError, match="radii must be positive and finite, got -1"):
+    with pytest.raises(ValueError, match="radii must be at least 0 and finite, got -1"):
         robust_accuracy(*classified, jnp.array([0.1, -1.0]))
     with pytest.raises(ValueError, match="bracket must be positive and finite, got 0"):
         smallest_radii(*classified, 0.0)

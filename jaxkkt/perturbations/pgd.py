@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_not_negative, require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -63,16 +63,17 @@ def robust_accuracy(
     params: Params,
     x: Float[Array | np.ndarray, "n d"] | Sequence,
     y: Float[Array | np.ndarray, " n"] | Sequence,
-    radii: Float[Array | np.ndarray, " r"] | Sequence,
+    radii: float | Float[Array | np.ndarray, "*r"] | Sequence,
     steps: int | Int[Array, ""] = STEPS,
     normalized: bool = False,
-) -> Float[Array, " r"]:
-    """Share of the points that `pgd` leaves with y f > 0, for every radius.
+) -> Float[Array, "*r"]:
+    """Share of the points that `pgd` leaves with y f > 0, for every radius; at 0 without attack.
 
-    Points with y = 0 are padding and do not count. An attack bounds the accuracy from above. NaN
-    where an output is. Raises ValueError for radii that are not positive and finite, and as `pgd`.
+    One radius or an array of them: the shares have the shape of `radii`. Points with y = 0 are
+    padding and do not count. An attack bounds the accuracy from above. NaN where an output is.
+    Raises ValueError for radii that are negative or not finite, and as `pgd`.
     """
-    require_positive(radii=radii)
+    require_not_negative(radii=radii)
     params, x, y = checked_samples(params, x, y)
     real = y != 0
 
@@ -82,7 +83,8 @@ def robust_accuracy(
         share = jnp.mean(found.margins > 0, where=real, dtype=params.w.dtype)
         return jnp.where(broken, jnp.nan, share)
 
-    return jax.lax.map(at, jnp.asarray(radii, params.w.dtype))
+    sizes = jnp.asarray(radii, params.w.dtype)
+    return jax.lax.map(at, sizes.ravel()).reshape(sizes.shape)
 
 
 def smallest_radii(
