@@ -118,6 +118,10 @@ def certificate(
     ("w", "v") for a network without biases. Where all biases are 0 it must be given, since zero
     biases can be trained ones, too; under `jit` and `vmap` the status is then BIASES_UNCLEAR.
 
+    A network that misclassifies a sample, or whose output is 0 there, raises nothing: all but
+    `kinks` and `min_margin` are NaN, and `status` is INFEASIBLE.
+    `CertificateStatus(int(found.status)).describe()` says what to do.
+
     Cost: some 20 steps of m^3 / 3 operations, and for n kinks in each of w neurons w n m^2 more.
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
     a tolerance out of range.
