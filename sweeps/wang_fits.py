@@ -36,8 +36,13 @@ def fit(d: np.ndarray, values: np.ndarray) -> Fit | None:
 
 
 def crossing(sizes: np.ndarray, accuracy: np.ndarray) -> float:
-    """Where accuracy first crosses 1/2, between two sizes on logarithms; NaN where it does not."""
-    above = np.asarray(accuracy) > 0.5
+    """Where accuracy first crosses 1/2, between two sizes on logarithms; NaN where it does not.
+
+    Sizes without an accuracy are left out.
+    """
+    there = np.isfinite(accuracy)
+    sizes, accuracy = sizes[there], accuracy[there]
+    above = accuracy > 0.5
     changes = np.flatnonzero(above[1:] != above[:-1])
     if not changes.size:
         return float("nan")

@@ -24,7 +24,7 @@ from jaxkkt import plotting, studies
 from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.perturbations import pgd
 
-from .wang_thresholds import notes, thresholds
+from .wang_thresholds import AXES, notes, on_axes, thresholds
 
 C0, WIDTH, RADIUS = 10.0, 1000, 0.2
 EVENLY = tuple(np.linspace(0.05, 1, 20).round(3).tolist())
@@ -66,8 +66,6 @@ PRESETS = {
 }
 # White lines on light and dark.
 OUTLINE = [withStroke(linewidth=3, foreground="black")]
-# What the panels vary, and the paper's constant over the square root of the first.
-AXES = {"left": ("d", "radius", 5), "right": ("width", "weight_radius", 25)}
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,7 @@ def drawn(figure: Figure, results: xr.Dataset, panel: str) -> None:
     along, across, constant = AXES[panel]
     figure.set_size_inches(9, 3.6)
     axes = figure.subplots(1, 2, sharey=True)
-    shown = results.squeeze("samples", drop=True)
-    shown = shown.squeeze("width" if panel == "left" else "d", drop=True)
+    shown = on_axes(results, panel)
     attacks = {"": "attack of Algorithm 1", "_normalized": "normalized steps"}
     for ax, (name, title) in zip(axes, attacks.items(), strict=True):
         # Networks whose accuracy still rose at the last epoch count, too.

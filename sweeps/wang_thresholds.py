@@ -69,5 +69,8 @@ def notes(results: xr.Dataset, panel: str) -> str:
 
 def on_axes(results: xr.Dataset, panel: str) -> xr.Dataset:
     """The results over the panel's two axes and the seed."""
-    kept = {*AXES[panel][:2], "seed"}
-    return results.squeeze([str(name) for name in results.dims if name not in kept], drop=True)
+    along, across, _ = AXES[panel]
+    others = [str(name) for name in results.dims if name not in (along, across, "seed")]
+    shown = results.squeeze(others, drop=True)
+    # What all runs have in common is no dimension of a table.
+    return shown if across in shown.dims else shown.expand_dims(across)

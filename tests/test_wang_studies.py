@@ -7,10 +7,11 @@ import pytest
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt import draw, held_out, images, lazy
+from jaxkkt import draw, held_out, images, lazy, studies
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.engine import slots
 from jaxkkt.perturbations import StepStatus
+from jaxkkt.studies.study import draw as draw_panel
 from jaxkkt.theory import wang
 from sweeps import (
     wang_claims,
@@ -76,6 +77,9 @@ class TestFits:
         assert wang_fits.crossing(sizes, np.array([1, 0.9, 0.1, 0])) == pytest.approx(0.08**0.5)
         assert wang_fits.crossing(sizes, np.array([0, 0.5, 1, 1])) == pytest.approx(0.2)
         assert np.isnan(wang_fits.crossing(sizes, np.ones(4)))
+        assert np.isnan(wang_fits.crossing(sizes[:1], np.ones(1)))
+        one_failed = np.array([1, 0.9, np.nan, 0.1])
+        assert wang_fits.crossing(sizes, one_failed) == pytest.approx(0.4)
 
     @pytest.mark.parametrize(("constant", "exponent"), [(5, -0.5), (5, -0.1), (1, -0.5)])
     def test_thresholds_hold_where_they_should(self, constant, exponent):
@@ -250,6 +254,20 @@ class TestRobust:
         assert row.steps.item() == int(alone.epochs) == 2
         assert row.robust_training_accuracy == pytest.approx(float(alone.best), abs=0.02)
         assert row.accuracy == pytest.approx(float((margins > 0).mean()), abs=0.02)
+
+    @pytest.mark.parametrize(("panel", "along"), [("left", "d"), ("right", "width")])
+    def test_one_radius_or_ball_has_a_panel_and_claims(self, tmp_path, panel, along):
+        across = {"left": "radius", "right": "weight_radius"}[panel]
+        values = xr.DataArray(np.full((2, 1, 1), 0.75), dims=(along, "samples", "seed"))
+        names = ("robust_accuracy", "robust_accuracy_normalized", "accuracy", "status", "half_way")
+        table = xr.Dataset(
+            dict.fromkeys(names, values), {along: [25, 49], "seed": [0], across: 0.3}
+        )
+        for claim in wang_thresholds.thresholds(table, panel):
+            assert claim.holds is None
+        assert "2 networks" in wang_thresholds.notes(table, panel)
+        drawing = studies.Panel("one", lambda f, results: wang_robust.drawn(f, results, panel))
+        assert len(draw_panel(drawing, table, tmp_path)) == 2
 
     def test_right_panel_varies_width_and_ball(self):
         options = ["--panel", "right", "--width", "20", "30", "--ball", "0.1", "1", "--samples"]
