@@ -36,11 +36,14 @@ def claims(results: xr.Dataset) -> list[Claim]:
         for value in shown[lines].values:
             part = shown.sel({lines: value})
             good = part[variable].where(part.status.isin(SUCCEEDED))
+            claim = f"{text}, {'k' if lines == 'width' else 'C0'} = {value:g}"
             law = fit(good.d.broadcast_like(good).values, good.values)
-            if law is not None:
-                where = f"{'k' if lines == 'width' else 'C0'} = {value:g}"
-                holds = abs(law.exponent - claimed) <= TOLERANCE
-                found.append(Claim(f"{text}, {where}", f"{law}{_far(good)}", holds))
+            if law is None:
+                counted = int(good.notnull().any("seed").sum())
+                found.append(Claim(claim, f"too few d with runs that count: {counted}"))
+                continue
+            holds = abs(law.exponent - claimed) <= TOLERANCE
+            found.append(Claim(claim, f"{law}{_far(good)}", holds))
     if lines == "ball" and shown.ball.size > 1:
         found += [_grows(shown, variable) for variable in EXPONENTS]
     if results.data.item() in LEARNABLE:

@@ -5,6 +5,8 @@ the crossing is fitted as constant * size^exponent. A claim holds for an exponen
 of -1/2 and a constant, at exponent -1/2, within a factor of 2.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import xarray as xr
 
@@ -30,19 +32,32 @@ def thresholds(results: xr.Dataset, panel: str) -> list[Claim]:
     found = []
     for name, attack in ATTACKS.items():
         mean = shown[name].mean("seed")
-        sizes = shown[along].values
-        at = np.array([crossing(mean[across].values, mean.sel({along: n}).values) for n in sizes])
-        listed = ", ".join(f"{a:.3f} ({symbol} = {n})" for a, n in zip(at, sizes, strict=True))
+        sizes, reach = shown[along].values, mean[across].values
+        at = np.array([crossing(reach, mean.sel({along: n}).values) for n in sizes])
+        listed = crossings(at, [f"({symbol} = {n})" for n in sizes], reach)
         text = f"robust accuracy changes at {what} = {claimed}/sqrt({symbol}), {attack}"
         law = fit(sizes, at)
         if law is None:
-            found.append(Claim(text, f"crosses 1/2 at {listed}; too few to fit"))
+            found.append(Claim(text, f"{listed}; too few to fit"))
             continue
         constant = float(np.exp(np.nanmean(np.log(at * np.sqrt(sizes)))))
         near = abs(law.exponent + 0.5) <= TOLERANCE and 0.5 <= constant / claimed <= 2
-        measured = f"crosses 1/2 at {listed}; {law}, {constant:.1f}/sqrt({symbol})"
+        measured = f"{listed}; {law}, {constant:.1f}/sqrt({symbol})"
         found.append(Claim(text, measured, near))
     return found
+
+
+def crossings(at: np.ndarray, where: Sequence[str], reach: np.ndarray) -> str:
+    """Where accuracy crosses 1/2, and where it does not in all that was tried."""
+    found = [f"{a:.3f} {there}" for a, there in zip(at, where, strict=True) if np.isfinite(a)]
+    none = [there for a, there in zip(at, where, strict=True) if not np.isfinite(a)]
+    told = [f"crosses 1/2 at {', '.join(found)}"] if found else []
+    if none and len(reach) == 1:
+        told.append(f"no crossing can be told from {reach[0]:g} alone {', '.join(none)}")
+    elif none:
+        tried = f"between {min(reach):g} and {max(reach):g}"
+        told.append(f"does not cross 1/2 {tried} {', '.join(none)}")
+    return "; ".join(told)
 
 
 def notes(results: xr.Dataset, panel: str) -> str:

@@ -35,6 +35,16 @@ def out(tmp_path_factory):
     return out
 
 
+def steps_table(d, status, data="sphere", **axes):
+    """What `wang_steps` has in its results, of one width and seed."""
+    coords = {"d": d, "width": [20], "seed": [0], **axes}
+    names = (*wang_claims.EXPONENTS, "step_needed_share", "step_flipped_share")
+    sizes = tuple(len(values) for values in coords.values())
+    variables = {name: (tuple(coords), np.full(sizes, 0.5)) for name in names}
+    variables["status"] = (tuple(coords), np.full(sizes, int(status)))
+    return xr.Dataset(variables, coords | {"data": data, "published": False})
+
+
 class TestFits:
     def test_power_laws_are_found_with_their_interval(self):
         d = np.repeat([25.0, 100.0, 400.0], 2)
@@ -80,6 +90,21 @@ class TestFits:
         assert np.isnan(wang_fits.crossing(sizes[:1], np.ones(1)))
         one_failed = np.array([1, 0.9, np.nan, 0.1])
         assert wang_fits.crossing(sizes, one_failed) == pytest.approx(0.4)
+
+    def test_where_accuracy_does_not_cross_is_told(self):
+        where, reach = ["(d = 25)", "(d = 49)"], np.array([0.2, 0.25, 0.3])
+        told = wang_thresholds.crossings(np.array([np.nan, 0.27]), where, reach)
+        assert told == (
+            "crosses 1/2 at 0.270 (d = 49); does not cross 1/2 between 0.2 and 0.3 (d = 25)"
+        )
+        told = wang_thresholds.crossings(np.array([np.nan, np.nan]), where, reach[2:])
+        assert told == "no crossing can be told from 0.3 alone (d = 25), (d = 49)"
+
+    def test_exponents_of_too_few_d_are_not_decided(self):
+        found = wang_claims.claims(steps_table(d=[25, 49], status=jk.Status.LEFT_BALL))
+        assert [c.measured for c in found] == ["too few d with runs that count: 2"] * 3
+        assert [c.holds for c in found] == [None] * 3
+        assert found[0].text == "the gradient ~ d^(1/2), k = 20"
 
     @pytest.mark.parametrize(("constant", "exponent"), [(5, -0.5), (5, -0.1), (1, -0.5)])
     def test_thresholds_hold_where_they_should(self, constant, exponent):
