@@ -83,10 +83,12 @@ def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> A
 def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
     """Both axes logarithmic, with a tick at every one of the few values `x`.
 
-    From the largest on each is labelled unless the label to its right is too near.
+    From the largest on each is labelled unless the label to its right is too near. Where no
+    positive value was drawn the vertical axis stays linear.
     """
     ax.set_xscale("log")
-    ax.set_yscale("log")
+    if np.isfinite(ax.dataLim.minposy):  # Matplotlib raises for an axis without logarithms
+        ax.set_yscale("log")
     places, labels, last = np.log(np.asarray(x, float)), [], np.inf
     nearest = NEAREST_LABELS * np.ptp(places)
     for value, place in sorted(zip(x, places, strict=True), reverse=True):

@@ -81,6 +81,17 @@ def test_means_along_names(ax, dtype):
     assert corners[:, 1].max() == pytest.approx(9 + np.std([0, 1, 2]))
 
 
+def test_an_axis_of_failed_runs_alone_is_empty(ax):
+    failed = table().sel(width=3, d=[9])
+    plotting.families(ax, failed, "c", by="alpha")
+    plotting.logarithmic(ax, failed.d.values)
+    ax.figure.canvas.draw()
+    assert ax.get_xscale() == "log"
+    plotting.families(ax, table().sel(width=3), "c", by="alpha")
+    plotting.logarithmic(ax, table().d.values)
+    assert ax.get_yscale() == "log"
+
+
 def test_sqrt_line(ax):
     jk.plotting.sqrt_d(ax, np.array([4, 9]))
     x, y = ax.lines[0].get_data()

@@ -239,6 +239,23 @@ class TestFiles:
         assert (ran / "results.nc").stat().st_mtime_ns == before
         assert "c | is small" not in capsys.readouterr().err
 
+    def test_without_a_run_that_converged_there_are_files_but_no_figure(self, tmp_path, capsys):
+        def drawn(figure, results):
+            raise ValueError("there are no means")
+
+        def unfinished(options):
+            runs = jk.grid(d=3, alpha=0.5, width=20, seed=0, measure=(), max_steps=1)
+            panels = [studies.Panel("figure", drawn)]
+            return [studies.Part(runs, claims=lambda results: [], panels=panels)]
+
+        one = studies.Study("made-up", "", Options, unfinished)
+        assert one.main(["--out", str(tmp_path), "--quiet"]) == 0
+        assert "no run converged: nothing to draw" in capsys.readouterr().err
+        assert {"results.nc", "claims.md", "provenance.json"} <= {
+            p.name for p in tmp_path.iterdir()
+        }
+        assert not (tmp_path / "figure.png").exists()
+
     def test_parts_have_folders_of_their_own(self, tmp_path, capsys):
         arguments = ["--figure", "2", "3", "--keep", "--quiet", "--out", str(tmp_path)]
         assert STUDY.main(arguments) == 0

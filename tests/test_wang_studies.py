@@ -106,6 +106,15 @@ class TestFits:
         assert [c.holds for c in found] == [None] * 3
         assert found[0].text == "the gradient ~ d^(1/2), k = 20"
 
+    def test_without_runs_that_count_nothing_is_decided(self):
+        capped = jk.Status.STEP_CAP
+        table = steps_table(d=[25, 49, 100], status=capped, data="digits", ball=[10.0, 20.0])
+        found = wang_claims.claims(table)
+        assert len(found) == 2 * 3 + 3 + 1
+        assert {c.holds for c in found} == {None}
+        assert not any("nan" in c.measured for c in found)
+        assert "there is no mean" in wang_claims.notes(table)
+
     @pytest.mark.parametrize(("constant", "exponent"), [(5, -0.5), (5, -0.1), (1, -0.5)])
     def test_thresholds_hold_where_they_should(self, constant, exponent):
         d = np.array([25, 100, 400])

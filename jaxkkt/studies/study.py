@@ -23,7 +23,7 @@ from jaxkkt.studies.logs import logged
 from jaxkkt.studies.machines import executor_of, shard_of
 from jaxkkt.studies.options import Options, Preset, read
 from jaxkkt.studies.parts import Context, Panel, Part
-from jaxkkt.training import Status
+from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")
 
@@ -178,8 +178,10 @@ class Study:
         for name, text in texts.items():
             files.append(folder / f"{name}.md")
             write_whole(files[-1], f"{text}\n".encode())
-        for panel in part.panels:
-            files += draw(panel, results, folder)
+        if part.panels and not swept.status.isin(SUCCEEDED).any():
+            log.warning("no run converged: nothing to draw")
+        else:
+            files += [path for panel in part.panels for path in draw(panel, results, folder)]
         shown = [part.name, *texts.values()] if part.name else texts.values()
         return Report(part, results, claims, "\n\n".join(shown) + "\n", files, raised)
 
