@@ -73,6 +73,18 @@ def test_the_same_sweep_tries_it_again(sound, tmp_path, monkeypatch):
     assert "error" not in jk.landed(runs, store=store)
 
 
+def test_runs_that_raised_do_not_bar_a_folder(sound, tmp_path):
+    with pytest.raises(OSError, match="no measurement of this"):
+        sweep(runs_of(range(4, 6), bad=[4, 5]), store=tmp_path)
+    assert len(jk.read_rows(tmp_path)) == 2
+    with pytest.raises(ValueError, match="no row of these runs has landed"):
+        jk.landed(runs_of(), store=tmp_path)
+    xr.testing.assert_equal(sweep(runs_of(), store=tmp_path), sound)
+    # Beside a result they do.
+    with pytest.raises(ValueError, match="holds 4 runs, and none of these"):
+        sweep(runs_of(range(6, 8)), store=tmp_path)
+
+
 def _noting(writer, add, found, rows):
     found += [name for name, *_ in rows]
     add(writer, rows)

@@ -23,7 +23,7 @@ from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, values_of
-from jaxkkt.store import Store, differences
+from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE, only_writer
 from jaxkkt.store.store import plain
 
@@ -40,8 +40,8 @@ SHARE_FOR_RESULTS = 0.02
 class Stored:
     """The rows of `runs`, all of a `sweep` or a share, in a folder, and where the others land.
 
-    Raises ValueError where the folder holds rows of other runs alone, or some of these with other
-    settings that may not `mix`.
+    Raises ValueError where the folder holds rows of other runs alone, if they have not all raised,
+    or some of these with other settings that may not `mix`.
     """
 
     def __init__(
@@ -205,7 +205,8 @@ class Stored:
         self._next = monotonic() + max(SECONDS_BETWEEN_RESULTS, seconds / SHARE_FOR_RESULTS)
 
     def _refuse_strangers(self, runs: Sequence[Run]) -> None:
-        records = self._store.records()
+        # Runs that raised left no result: those of a mistaken call do not bar the right one.
+        records = [record for record in self._store.records() if not _raised(record)]
         if not records:
             return
         mine = [record for record in records if has_spec(record)]
@@ -216,8 +217,8 @@ class Stored:
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         raise ValueError(
             f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "
-            "A sweep can be extended there, by all it has and more; give another one another "
-            "folder. What differs:\n  " + "\n  ".join(differing)
+            "Name another folder (--out, store=), or delete this one. A sweep can be extended "
+            "there, by all it has and more. What differs:\n  " + "\n  ".join(differing)
         )
 
 
@@ -246,6 +247,10 @@ def read_rows(folder: str | Path) -> pd.DataFrame:
     return pd.DataFrame(
         [{**entry.columns, "seed": entry.seed, **entry.values} for entry in entries]
     )
+
+
+def _raised(record: Record) -> bool:
+    return has_spec(record) and "error" in record.value["ending"]
 
 
 def _by_column(columns: Collection[Mapping[str, Any]]) -> dict[str, list[Any]]:

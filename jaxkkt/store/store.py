@@ -90,9 +90,9 @@ class Store:
             differing = differences(others[0].segment.about["settings"], same)
             raise ValueError(
                 f"{self.folder} holds {len({record.name for record in others})} of these rows, "
-                "computed with other settings. Give another folder, the same settings to go on "
-                "with them, or say that they may mix (mix=True, --mix). What differs:\n  "
-                + "\n  ".join(differing)
+                "computed with other settings. Name another folder (--out, store=), delete this "
+                "one, take the same settings to go on with them, or say that they may mix (--mix, "
+                "mix=True). What differs:\n  " + "\n  ".join(differing)
             )
         found: dict[str, list[Record]] = {}
         for record in sorted(mine, key=lambda r: id(r.segment) in ours):
