@@ -91,7 +91,8 @@ class AdversariallyTrained(NamedTuple):
     """params: the network after the last epoch, in the ball. epochs: how many were trained.
 
     accuracy, best: robust training accuracy of the last network attacked, and the largest.
-    status: `Status`, SETTLED when accuracy has stopped rising, STEP_CAP at the last epoch.
+    status: `Status`, SETTLED when accuracy has stopped rising, LAST_EPOCH where it still
+    rose at the last one. Means count both.
     """
 
     params: Params
@@ -159,7 +160,7 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
 
     falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))
     since = jnp.where((accuracy > state.best) | falling, 0, state.since + 1)
-    status = jnp.where(state.steps + 1 >= protocol.epochs, Status.STEP_CAP, Status.RUNNING)
+    status = jnp.where(state.steps + 1 >= protocol.epochs, Status.LAST_EPOCH, Status.RUNNING)
     status = jnp.where(since >= protocol.patience, Status.SETTLED, status)
     status = jnp.where(finite, status, Status.DIVERGED).astype(jnp.int32)
     after = State(

@@ -54,10 +54,14 @@ class Status(Outcome):
         "its data or measurements raised an error, which `error` tells: mend what raised; the same "
         "sweep tries it again",
     )
+    LAST_EPOCH = (
+        11,
+        "robust training accuracy still rose at the last epoch: raise epochs to see it settle",
+    )
 
 
 # A run that ended as its protocol meant it to; means are over these.
-SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED)
+SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPOCH)
 
 
 class State(NamedTuple):

@@ -73,12 +73,14 @@ def notes(results: xr.Dataset, panel: str) -> str:
         ]
     clean = results.accuracy
     settled = int((results.status == Status.SETTLED).sum())
+    rising = int((results.status == Status.LAST_EPOCH).sum())
     lines.append(
         f"{int(clean.notnull().sum())} networks, {settled} trained until robust training accuracy "
         f"had stopped rising; accuracy without attack {float(clean.min()):.1%} at least, "
-        f"{float(clean.mean()):.1%} on average. Networks that had not settled at the last epoch "
-        "(step cap) count."
+        f"{float(clean.mean()):.1%} on average."
     )
+    if rising:
+        lines[-1] += f" {rising} had not settled at the last epoch, and count, too: raise --epochs."
     return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ def test_one_epoch_is_that_of_the_algorithm(case):
         w = w + 0.1 * ((pull[:, None] * v) * (pre > 0)).T @ moved[rows]
     expected = lazy.project(start._replace(w=jnp.asarray(w, jnp.float32)), start, 0.05)
     np.testing.assert_allclose(found.params.w, expected.w, rtol=1e-4, atol=1e-6)
-    assert found.status == Status.STEP_CAP
+    assert found.status == Status.LAST_EPOCH
     assert found.epochs == 1
     assert found.accuracy == (pgd(start, x, y, 0.2, 10).margins > 0).mean()
 

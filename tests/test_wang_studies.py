@@ -258,7 +258,11 @@ class TestRobust:
     ):
         arguments = [*self.ARGUMENTS, "--quiet", "--out", str(tmp_path)]
         assert wang_robust.STUDY.main(arguments) == 0
-        assert "crosses 1/2 at" in capsys.readouterr().out
+        told = capsys.readouterr()
+        assert "crosses 1/2 at" in told.out
+        assert "4 runs: 4 last epoch." in told.out
+        assert "4 had not settled at the last epoch, and count, too: raise --epochs." in told.out
+        assert told.err == ""  # none failed
         folder = tmp_path / "figure4-left"
         table = xr.load_dataset(folder / "results.nc")
         sizes = dict(table.sizes)

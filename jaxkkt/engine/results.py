@@ -288,8 +288,9 @@ class Summary(NamedTuple):
 def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
     """Mean and standard deviation (population, ddof = 0) of a variable over `over`.
 
-    A run counts if it ended as its protocol meant it to, by converging or at the edge of its ball,
-    and its value is finite; the others are counted as excluded.
+    A run counts if it ended as its protocol meant it to (`training.SUCCEEDED`: it converged, or
+    came to the edge of its ball, or adversarial training came to its end), and its value is finite;
+    the others are counted as excluded.
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
