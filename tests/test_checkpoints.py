@@ -102,6 +102,7 @@ def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     )
     table = sweep(runs, store=tmp_path)
     assert 0 < tallies[0].lane_steps < table.steps.item() - 10
+    assert 0 < tallies[0].useful_steps <= tallies[0].lane_steps
 
 
 @pytest.mark.slow

@@ -36,10 +36,12 @@ RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED
 
 @dataclass
 class _Occupant:
-    """A run in its slot, and what was measured on its way."""
+    """A run in its slot, and what was measured on its way. `steps_before` were trained before it
+    was put there, up to its checkpoint."""
 
     run: Run
     began: float
+    steps_before: int = 0
     moments: list[dict[str, Any]] = field(default_factory=list)
     networks: list[Params] = field(default_factory=list)
 
@@ -144,7 +146,8 @@ class Slots:
         return self._programs.report.unpacked(np.asarray(told))
 
     def take_out(self, slots: Sequence[int], status: Sequence[int]) -> Iterator[tuple[Row, int]]:
-        """Measures the runs in these slots; the rows of those that have ended, and their steps."""
+        """Measures the runs in these slots; the rows of those that have ended, and the steps
+        that they made here."""
         undrawn = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
@@ -157,11 +160,11 @@ class Slots:
                 row = row._replace(computed_as=self._computed_with)
             except Exception as error:
                 row = raised(one.run, error)
-            yield row, int(ending["steps"]) + 1
+            yield row, int(ending["steps"]) - one.steps_before
         yield from self._go_on(self._measured(paused, _on_its_way))
         for i in undrawn:
             run, self._slots[i] = self._at(i).run, None
-            yield self._undrawn(run), 1
+            yield self._undrawn(run), 0
 
     def _measured(
         self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
@@ -190,7 +193,7 @@ class Slots:
         for row, (i, one, trained, ending, found) in zip(told, ended, strict=False):
             if isinstance(found, Exception):
                 self._slots[i] = None
-                yield raised(one.run, found), int(ending["steps"]) + 1
+                yield raised(one.run, found), int(ending["steps"]) - one.steps_before
                 continue
             _note(one, trained, ending, found)
             row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
@@ -217,7 +220,9 @@ class Slots:
             return None
         one.began -= found.seconds
         one.moments, one.networks = list(found.moments), list(found.networks)
-        return jax.tree.unflatten(structure, found.state)
+        state = jax.tree.unflatten(structure, found.state)
+        one.steps_before = int(state.steps)
+        return state
 
     def save_if_due(self) -> None:
         if self._saved is not None and self._saved.are_due():

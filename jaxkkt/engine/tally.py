@@ -19,7 +19,8 @@ class Tally:
     log_losses: tuple[float, ...] = ()
 
     def useful_share(self) -> float:
-        """Share of lane-steps that advanced a run; the rest went over finished or empty lanes."""
+        """Share of lane-steps that advanced a run. The rest found that it had ended, or went over
+        finished or empty lanes."""
         return self.useful_steps / self.lane_steps if self.lane_steps else 1.0
 
     def rest(self) -> None:
