@@ -267,6 +267,8 @@ class TestFiles:
         assert printed.err == ""
         assert STUDY.main(["--figure", "2", "2", "--out", str(tmp_path)]) == 2
         assert "several parts '2'" in capsys.readouterr().err
+        assert STUDY.main(["--figure", "--out", str(tmp_path)]) == 2
+        assert "nothing to run: name a value for --figure" in capsys.readouterr().err
 
 
 class TestEnds:

@@ -119,8 +119,14 @@ class Study:
             write_whole(options.out / "provenance.json", _json(about))
 
     def checked_parts(self, options: Options) -> Sequence[Part]:
-        """The parts for these options; ValueError where two would share their files."""
+        """The parts for these options; ValueError where there is none, or two would share their
+        files."""
         parts = list(self.parts(options))
+        if not parts:
+            given = asdict(options).items()
+            empty = [f"--{name.replace('_', '-')}" for name, value in given if value == ()]
+            told = f": name a value for {' or '.join(empty)}" if empty else ""
+            raise ValueError(f"there is nothing to run{told}")
         names = [part.name for part in parts]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
