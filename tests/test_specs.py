@@ -71,6 +71,18 @@ class TestSpec:
         with pytest.raises(ValueError, match="sigma must be a number, got"):
             Blobs(d=5, samples=4, sigma=value)
 
+    @pytest.mark.parametrize("value", ["no", 2.7, 0, None, np.ones(2, bool)])
+    def test_a_bool_is_true_or_false(self, value):
+        with pytest.raises(ValueError, match="normalized must be True or False, got"):
+            jk.data.Digits(d=25, samples=4, normalized=value)
+        with pytest.raises(ValueError, match="published must be True or False, got"):
+            jk.StepFlips(published=value)
+
+    def test_a_bool_of_a_grid_is_true_or_false(self):
+        with pytest.raises(ValueError, match="upsample must be True or False, got 'no'"):
+            one(data="digits", d=25, upsample=[True, "no"])
+        assert one(data="digits", d=25, upsample=np.True_).data.upsample is True
+
     def test_misspelled_fields_name_the_nearest(self):
         with pytest.raises(ValueError, match="no field of Flow is called 'delat'; did you mean 'd"):
             jk.Flow().replace(delat=0.1)

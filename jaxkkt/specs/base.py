@@ -59,15 +59,19 @@ class Spec:
 
     A spec is a pytree. Its leaves are the fields of type `Number` (real) or `Count` (whole), and
     those of the specs that it holds; the other fields are static. Under `jax.jit` and `jax.vmap`
-    the leaves may be traced. Raises ValueError for a number that is none.
+    the leaves may be traced. Raises ValueError for a number that is none, and for a field of type
+    `bool` that is neither True nor False.
     """
 
     _numeric: ClassVar[dict[str, type]] = {}
+    _truths: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclass(frozen=True, kw_only=kw_only)(cls)
-        cls._numeric = {**cls._numeric, **_numeric_fields(cls)}
+        hints = _own_hints(cls)
+        cls._numeric = {**cls._numeric, **_numeric_fields(hints)}
+        cls._truths = (*cls._truths, *(name for name, hint in hints.items() if hint is bool))
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
@@ -82,6 +86,11 @@ class Spec:
                 what = "a number" if kind is float else "an integer"
                 raise ValueError(f"{name} must be {what}, got {value!r}")
             object.__setattr__(self, name, kind(value))
+        for name in self._truths:
+            value = getattr(self, name)
+            if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well
+                raise ValueError(f"{name} must be True or False, got {value!r}")
+            object.__setattr__(self, name, bool(value))
 
     @property
     def label(self) -> str:
@@ -294,16 +303,21 @@ def jsonable(value: Any, digests: bool = False, sizes: dict[str, Any] | None = N
     raise ValueError(f"{value!r} cannot be written as JSON: no spec can hold it")
 
 
-def _numeric_fields(cls: type) -> dict[str, type]:
+def _own_hints(cls: type) -> dict[str, Any]:
+    """The types of the fields that a class adds to those of its parents."""
     own = get_annotations(cls)
-    hints = own
     if any(isinstance(hint, str) for hint in own.values()):  # from __future__ import annotations
         hints = get_type_hints(cls, include_extras=True)
+        return {name: hints[name] for name in own}
+    return own
+
+
+def _numeric_fields(hints: dict[str, Any]) -> dict[str, type]:
     return {
         name: kind
-        for name in own
+        for name, hint in hints.items()
         for marked, kind in _TRACED.items()
-        if _mentions(hints[name], marked)
+        if _mentions(hint, marked)
     }
 
 
