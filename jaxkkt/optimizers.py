@@ -100,9 +100,13 @@ class LogLossTimeState(NamedTuple):
     trace: Any
 
 
+# The largest step of gradient flow in log-loss time, until `proportion` asks for more.
+LARGEST = 2.0
+
+
 def log_loss_time(
     delta: Real = 0.01,
-    largest: float = 2.0,
+    largest: float = LARGEST,
     stiffness: float = 20.0,
     realized: float = 0.4,
     stages: int = 8,

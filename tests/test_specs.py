@@ -127,6 +127,7 @@ class TestRun:
             ({"width": 0}, "width must be at least 1, got 0"),
             ({"d": 0}, "d must be at least 1, got 0"),
             ({"samples": 1}, "samples must be at least 2, got 1"),
+            ({"delta": [0.01, 10]}, "delta must be at most 2, the flow's largest step.* got 10"),
             ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
             ({"data": "cube"}, "unknown data 'cube': choose from"),
             ({"initialization": "ones"}, "unknown initialization 'ones': choose from"),

@@ -49,7 +49,10 @@ class Optimizer(Spec):
 
 
 class Flow(Optimizer):
-    """Gradient flow in log-loss time: `optimizers.log_loss_time`."""
+    """Gradient flow in log-loss time: `optimizers.log_loss_time`.
+
+    Raises ValueError for a `delta` above 2, the flow's largest step.
+    """
 
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
     steps_guess: ClassVar[int] = 600
@@ -58,6 +61,14 @@ class Flow(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(delta=self.delta)
+        if isinstance(self.delta, jax.core.Tracer):
+            return
+        largest, delta = optimizers.LARGEST, np.max(self.delta)
+        if delta > largest:
+            raise ValueError(
+                f"delta must be at most {largest:g}, the flow's largest step (`largest` of "
+                f"jk.optimizers.log_loss_time), got {delta:g}: the default is 0.01"
+            )
 
     def transformation(self) -> LinearTransformation:
         return optimizers.log_loss_time(self.delta)
