@@ -46,6 +46,9 @@ class Training(Spec):
         """The representation that a run of this size trains in."""
         raise NotImplementedError
 
+    def require_batches(self, samples: int) -> None:
+        """Raises ValueError where so many samples cannot be trained on by the batch size."""
+
 
 class Protocol(Training, kw_only=False):
     """How a run trains: loss, optimizer, batch size, stopping rule.
@@ -54,13 +57,16 @@ class Protocol(Training, kw_only=False):
     learning_rate=0.01)`, or an optax transformation. Training stops when log L <=
     `target_log_loss` (the sum over the samples) or after `max_steps`. Mini-batches are drawn from a
     new shuffle every epoch when there are more than `batch_size` samples; their stopping rule reads
-    the loss summed over the epoch's batches as they went by. Of the parameters only those named in
-    `trained` move. With a `ball` training also stops before the step that would take
-    |w_j - start_j| beyond ball |v_j| for a neuron j. With the top layer v_j = +-1/sqrt(k) of
-    `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022,
-    Definition 2.1). It asks for a v that is not trained. `representation` is "auto" (the cheapest
-    exact one) or a name from `representations`. `expected_steps` is a guess for planning, the
-    optimizer's own where it is None.
+    the loss summed over the epoch's batches as they went by. `jk.Flow` takes no mini-batches:
+    there a `batch_size` below the number of samples is a ValueError of the run, or of
+    `jk.train`.
+
+    Of the parameters only those named in `trained` move. With a `ball` training also stops before
+    the step that would take |w_j - start_j| beyond ball |v_j| for a neuron j. With the top layer
+    v_j = +-1/sqrt(k) of `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0
+    (Wang et al. 2022, Definition 2.1). It asks for a v that is not trained. `representation` is
+    "auto" (the cheapest exact one) or a name from `representations`. `expected_steps` is a guess
+    for planning, the optimizer's own where it is None.
 
     `target_log_loss`, `max_steps`, `ball` and the optimizer's numbers may be traced.
     """
@@ -136,6 +142,14 @@ class Protocol(Training, kw_only=False):
 
     def full_batch(self, samples: int) -> bool:
         return self.batch_size is None or samples <= self.batch_size
+
+    def require_batches(self, samples: int) -> None:
+        if not self.rule.takes_batches and not self.full_batch(samples):
+            raise ValueError(
+                f"{type(self.rule).__name__} takes all {samples} samples at every step, but "
+                f"batch_size is {self.batch_size}: leave batch_size out, or train by another "
+                "optimizer, such as optimizer='descent'"
+            )
 
     def representation_for(self, samples: int, dim: int) -> Representation:
         full_batch = self.full_batch(samples)

@@ -83,6 +83,7 @@ def _checked(
     require_precision(**params._asdict(), x=data.x)
     if not isinstance(protocol, Protocol):
         raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
+    protocol.require_batches(m)
     if not protocol.full_batch(m) and key is None:
         raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
     return data

@@ -140,6 +140,12 @@ class TestRun:
         with pytest.raises(ValueError, match=message):
             one(**change)
 
+    def test_the_flow_takes_no_mini_batches(self):
+        with pytest.raises(ValueError, match="Flow takes all 4 samples at every step, but batch_s"):
+            one(batch_size=3)
+        assert one(batch_size=4).protocol.full_batch(4)
+        assert not one(batch_size=3, optimizer="descent").protocol.full_batch(4)
+
     def test_numpy_integers_are_integers(self):
         assert one(d=np.int64(5), seed=np.uint8(7)).name == one(d=5, seed=7).name
 

@@ -85,6 +85,7 @@ class Run(Spec):
         ):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        self.protocol.require_batches(self.data.samples)
         require_whole("seed", self.seed, 0)
         if self.seed >= 2**32:
             raise ValueError(f"seed must be below 2**32, got {self.seed}")

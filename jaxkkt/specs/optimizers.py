@@ -22,11 +22,13 @@ class Optimizer(Spec):
     """A rule that moves the weights. A subclass brings `transformation`, and numbers as fields.
 
     `steps_guess` is how many steps a run takes, roughly: sweeps plan by it. `linear` says whether
-    the update combines gradients linearly, as in `optimizers.linear`.
+    the update combines gradients linearly, as in `optimizers.linear`, `takes_batches` whether a
+    step may see some of the samples alone.
     """
 
     steps_guess: ClassVar[int] = 1000
     linear: ClassVar[bool] = False
+    takes_batches: ClassVar[bool] = True
 
     def transformation(self) -> optax.GradientTransformation:
         """The rule as an optax transformation over grad log L: see `jaxkkt.optimizers`."""
@@ -51,12 +53,14 @@ class Optimizer(Spec):
 class Flow(Optimizer):
     """Gradient flow in log-loss time: `optimizers.log_loss_time`.
 
-    Raises ValueError for a `delta` above 2, the flow's largest step.
+    Its steps follow log L of all samples, so it takes no mini-batches. Raises ValueError for a
+    `delta` above 2, the flow's largest step.
     """
 
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
     steps_guess: ClassVar[int] = 600
     linear: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
