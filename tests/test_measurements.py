@@ -124,6 +124,44 @@ class TestOwn:
             sweep(jk.grid(data=(x, y), **axes))
 
 
+def blobs_with(name):
+    """A distribution with a field of this name."""
+
+    def draw(self, key, samples, dim):
+        y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+        return getattr(self, name) * y[:, None] + jax.random.normal(key, (samples, dim)), y
+
+    body = {"__annotations__": {name: jk.Number}, name: 1.0, "draw": draw}
+    return type("Blobs", (jk.data.Distribution,), body)
+
+
+class TestFieldsOfOwnKinds:
+    @pytest.mark.parametrize("name", ["status", "steps", "log_loss", "error", "curve_x"])
+    def test_names_of_the_engine_are_refused_before_training(self, name):
+        runs = jk.grid(**AXES, data=["sphere", blobs_with(name)])
+        with pytest.raises(ValueError, match=f"a run has a field '{name}'.* the engine's own name"):
+            jk.plan_sweep(runs)
+
+    def test_names_of_measurements_and_moments_are_refused_in_whatever_run(self):
+        runs = jk.grid(**AXES, data=["sphere", blobs_with("flip_size")])
+        with pytest.raises(
+            ValueError, match=r"'flip_size'.* returned by a measurement"
+        ):
+            jk.plan_sweep(runs)
+        noise = jk.grid(**AXES, data=blobs_with("level"))
+        jk.plan_sweep(noise)
+        with pytest.raises(ValueError, match="a run has a field 'level'"):
+            jk.plan_sweep([run.replace(curve=jk.Curve([-1.0])) for run in noise])
+
+    def test_a_width_beside_the_network_s_has_the_name_of_its_part(self, tmp_path):
+        axes = {**AXES, "data": blobs_with("width"), "network_width": 20, "data_width": [1.0, 2.0]}
+        del axes["width"]
+        table = sweep(jk.grid(**axes), store=tmp_path)
+        assert table.width.values.tolist() == [20]
+        assert table.data_width.values.tolist() == [1.0, 2.0]
+        xr.testing.assert_equal(jk.read_store(tmp_path), table)
+
+
 class TestFlips:
     @pytest.mark.slow
     def test_sizes_of_shares_and_the_least_over_slacks(self, one_lane):

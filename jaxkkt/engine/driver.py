@@ -21,7 +21,7 @@ from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams, structur
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
-from jaxkkt.engine.names import names_of
+from jaxkkt.engine.names import names_of, require_free_names
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.rows import Row
@@ -100,14 +100,17 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 
-    Raises ValueError where two measurements of a run return the same name.
+    Raises ValueError where two measurements of a run return the same name, and where a field has
+    one that the table needs for something else.
     """
-    used = devices()
-    buckets = plan(unique(list(runs)), used)
+    used, wanted = devices(), unique(list(runs))
+    buckets = plan(wanted, used)
+    returned: set[str] = set()
     for run in {structure_of(r.measure): r for b in buckets for r in b.runs}.values():
-        names_of(run, run.measure)
+        returned |= names_of(run, run.measure).keys()
         if run.curve is not None:
             names_of(run, run.curve.measure)
+    require_free_names(wanted, returned)
     return Plan(tuple(buckets), streams(buckets, used))
 
 

@@ -1,6 +1,6 @@
 """Names of what is measured, known before anything runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured
-from jaxkkt.runs.run import Run
+from jaxkkt.runs.run import Run, names_of_columns
 from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
@@ -50,6 +50,20 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
                 )
             owners[name] = one
     return owners
+
+
+def require_free_names(runs: Sequence[Run], returned: Collection[str]) -> None:
+    """Raises ValueError where a field of a run would be called what a table calls something else:
+    how runs end, their curves, or what their measurements return."""
+    moments = {run.curve.dimension for run in runs if run.curve is not None}
+    for name in sorted(names_of_columns(runs)):
+        own = name in (*ENDING, "environment", *moments) or name.startswith(CURVE)
+        if own or name in returned:
+            whose = "the engine's own name" if own else "returned by a measurement"
+            raise ValueError(
+                f"a run has a field {name!r}, but in the table of results this is {whose}: call "
+                "the field something else"
+            )
 
 
 def _example(run: Run, one: Measurement) -> list[Any]:

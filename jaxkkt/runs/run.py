@@ -204,6 +204,8 @@ _COLUMNS = {
 KINDS = tuple(_COLUMNS.values())
 # Always written with the name of their part: `init_scale`.
 _PREFIXED = ("init",)
+# Never: every table has them.
+_SIZES = (("data", "d"), ("data", "alpha"), ("data", "samples"), ("network", "width"))
 
 
 def columns_of(
@@ -214,7 +216,8 @@ def columns_of(
 
     Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
     their own names; with the name of the part before it where two parts share a name, and for
-    initializations always: `init_scale`. Two kinds of one label get a piece of their identity.
+    initializations always: `init_scale`. The sizes d, alpha, samples and width of data and network
+    keep theirs. Two kinds of one label get a piece of their identity.
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
@@ -244,7 +247,7 @@ def columns_of(
     labels = _labels(columns)
 
     def title(part: str, name: str) -> str:
-        shared = len(owners[name]) > 1 or part in _PREFIXED
+        shared = (len(owners[name]) > 1 and (part, name) not in _SIZES) or part in _PREFIXED
         return f"{part}_{name}" if part and shared else name
 
     found: list[Mapping[str, Any]] = [
@@ -256,6 +259,12 @@ def columns_of(
         if key[1] in owners
     }
     return [found[place] for place in of_runs], known
+
+
+def names_of_columns(runs: Sequence[Run]) -> set[str]:
+    """What the columns of a table of these runs are called."""
+    kinds = {tuple(type(spec) for _, spec in run.parts()): run for run in runs}
+    return {name for row in columns_of(list(kinds.values()))[0] for name in row}
 
 
 def values_of(runs: Sequence[Run]) -> dict[str, list[Any]]:
