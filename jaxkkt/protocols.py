@@ -12,6 +12,7 @@ from jaxkkt.networks import Params
 from jaxkkt.representations import Representation
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Count, Number, Spec, described
+from jaxkkt.specs.data import require_whole
 from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
 
 ALL_PARAMETERS = Params._fields
@@ -103,8 +104,8 @@ class Protocol(Training, kw_only=False):
             raise ValueError(f"target_log_loss must be finite, got {self.target_log_loss}")
         if not _traced(self.max_steps) and self.max_steps < 0:
             raise ValueError(f"max_steps must not be negative, got {self.max_steps}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.batch_size is not None:
+            require_whole("batch_size", self.batch_size, 1)
         if self.representation not in ("auto", "plain", "span", "gram"):
             raise ValueError(
                 f"unknown representation {self.representation!r}: choose from 'auto', 'plain', "

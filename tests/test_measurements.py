@@ -144,9 +144,7 @@ class TestFieldsOfOwnKinds:
 
     def test_names_of_measurements_and_moments_are_refused_in_whatever_run(self):
         runs = jk.grid(**AXES, data=["sphere", blobs_with("flip_size")])
-        with pytest.raises(
-            ValueError, match=r"'flip_size'.* returned by a measurement"
-        ):
+        with pytest.raises(ValueError, match=r"'flip_size'.* returned by a measurement"):
             jk.plan_sweep(runs)
         noise = jk.grid(**AXES, data=blobs_with("level"))
         jk.plan_sweep(noise)

@@ -109,6 +109,11 @@ class TestSizes:
             ({"d": 0, "samples": 4}, "d must be at least 1, got 0"),
             ({"d": 5.0, "samples": 4}, "d must be an integer, got 5.0"),
             ({"d": 5, "samples": 1}, "samples must be at least 2, got 1"),
+            ({"d": 10, "alpha": 10}, "alpha = 10 means more than 2147482624 samples at d = 10"),
+            ({"d": 10, "alpha": 1e9}, "alpha = 1e\\+09 means more than"),
+            ({"d": 10, "alpha": float("nan")}, "alpha must be a finite number, got nan"),
+            ({"d": 10, "alpha": float("inf")}, "alpha must be a finite number, got inf"),
+            ({"d": 10, "alpha": "a"}, "alpha must be a finite number, got 'a'"),
         ],
     )
     def test_refuses(self, sizes, message):
@@ -121,7 +126,12 @@ class TestRun:
         ("change", "message"),
         [
             ({"seed": -1}, "seed must be at least 0, got -1"),
-            ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
+            ({"seed": 2**32}, "seed must be at most 4294967295, got 4294967296"),
+            ({"d": 2**40}, "d must be at most 2147482624, got 1099511627776"),
+            ({"samples": 2**31}, "samples must be at most 2147482624, got 2147483648"),
+            ({"width": 10**12}, "width must be at most 2147482624, got 1000000000000"),
+            ({"max_steps": 2**31}, "max_steps must be at most 2147483647, got 2147483648"),
+            ({"batch_size": 2**31}, "batch_size must be at most 2147482624, got 2147483648"),
             ({"seed": True}, "seed must be an integer, got True"),
             ({"seed": 1.0}, "seed must be an integer, got 1.0"),
             ({"width": 0}, "width must be at least 1, got 0"),

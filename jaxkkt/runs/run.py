@@ -15,7 +15,7 @@ from optax import GradientTransformation
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.specs import base
-from jaxkkt.specs.base import Spec, described, kind_of
+from jaxkkt.specs.base import MOST, Spec, described, kind_of
 from jaxkkt.specs.data import Data, fold, require_whole
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
@@ -42,7 +42,7 @@ class Curve(Spec, kw_only=False):
         if bool(self.log_losses) == bool(self.steps):
             raise ValueError("a curve has moments by exactly one of `log_losses` and `steps`")
         for step in self.steps:
-            require_whole("a step of a curve", step, 0)
+            require_whole("a step of a curve", step, 0, MOST)
         values = [-v for v in self.log_losses] or list(self.steps)
         falling = all(a < b for a, b in pairwise(values))
         if not falling or not all(map(isfinite, values)):
@@ -86,9 +86,7 @@ class Run(Spec):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         self.protocol.require_batches(self.data.samples)
-        require_whole("seed", self.seed, 0)
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be below 2**32, got {self.seed}")
+        require_whole("seed", self.seed, 0, 2**32 - 1)
         object.__setattr__(self, "seed", int(self.seed))
         object.__setattr__(self, "measure", measurements(self.measure))
 

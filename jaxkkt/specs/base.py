@@ -28,6 +28,8 @@ from jaxkkt.specs.identity import (
 Number = Annotated[float | Float[Array, ""], "a number of a lane"]
 Count = Annotated[int | Int[Array, ""], "a number of a lane"]
 _TRACED = {Number: float, Count: int}
+# The largest `Count`: lanes hold them in 32 bits.
+MOST = 2**31 - 1
 
 S = TypeVar("S", bound="Spec")
 
@@ -59,8 +61,8 @@ class Spec:
 
     A spec is a pytree. Its leaves are the fields of type `Number` (real) or `Count` (whole), and
     those of the specs that it holds; the other fields are static. Under `jax.jit` and `jax.vmap`
-    the leaves may be traced. Raises ValueError for a number that is none, and for a field of type
-    `bool` that is neither True nor False.
+    the leaves may be traced. Raises ValueError for a number that is none, a whole one that needs
+    more than 32 bits, and a field of type `bool` that is neither True nor False.
     """
 
     _numeric: ClassVar[dict[str, type]] = {}
@@ -85,7 +87,10 @@ class Spec:
             if not isinstance(value, wanted) or isinstance(value, bool | np.bool_):
                 what = "a number" if kind is float else "an integer"
                 raise ValueError(f"{name} must be {what}, got {value!r}")
-            object.__setattr__(self, name, kind(value))
+            number = kind(value)
+            if kind is int and number > MOST:
+                raise ValueError(f"{name} must be at most {MOST}, got {number}")
+            object.__setattr__(self, name, number)
         for name in self._truths:
             value = getattr(self, name)
             if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well

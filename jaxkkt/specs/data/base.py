@@ -1,5 +1,7 @@
 """What every kind of data is: points of a dimension, drawn from a seed."""
 
+from math import isfinite, log
+from numbers import Real
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -12,6 +14,8 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.specs.base import Spec, described
 
 HELD_OUT = 256
+# The largest size: arrays are made at multiples of 1024 (`round_up`), counted in 32 bits.
+LARGEST = 2**31 - 1024
 
 
 class Data(Spec):
@@ -89,8 +93,9 @@ class Sized(Data):
         super().__post_init__()
         require_whole("d", self.d, 1)
         if self.alpha is not None:
+            require_finite("alpha", self.alpha)
             object.__setattr__(self, "alpha", float(self.alpha))
-            counted = round(self.d**self.alpha)
+            counted = _counted(self.d, self.alpha)
             if self.samples is not None and self.samples != counted:
                 raise ValueError(
                     "give the sample counts by exactly one of `alpha` and `samples`: alpha = "
@@ -123,12 +128,31 @@ def round_up(size: int) -> int:
     return 256 if size <= 256 else -(-size // 1024) * 1024
 
 
-def require_whole(name: str, value: Any, least: int) -> None:
-    """Raises ValueError unless this is an integer from `least` on."""
+def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> None:
+    """Raises ValueError unless this is an integer from `least` to `most`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
+
+
+def require_finite(name: str, value: Any) -> None:
+    """Raises ValueError unless this is a finite number."""
+    number = isinstance(value, Real | jax.Array) and not isinstance(value, bool)
+    if not number or not isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def _counted(d: int, alpha: float) -> int:
+    """round(d^alpha); ValueError where that is too large."""
+    if alpha * log(d) > log(LARGEST):  # d**alpha may be too large for a float
+        raise ValueError(
+            f"alpha = {alpha:g} means more than {LARGEST} samples at d = {d}, the most that are "
+            "possible: give a smaller alpha"
+        )
+    return round(d**alpha)
 
 
 def checked(data: Data, x: Any, y: Any, samples: int, dim: int) -> Dataset:
