@@ -188,9 +188,25 @@ class TestGrid:
         runs = jk.grid(d=5, samples=4, seed=0, optimizer=rules, momentum=[0.5, 0.9])
         assert [getattr(r.protocol.optimizer, "momentum", None) for r in runs] == [0.5, 0.9, None]
 
+    @pytest.mark.parametrize("array", [np.array, jnp.array])
+    def test_arrays_are_values_of_an_axis(self, array):
+        runs = jk.grid(d=array([10, 20]), samples=array(8), delta=array(0.25), seed=array([1]))
+        assert runs == jk.grid(d=[10, 20], samples=8, delta=0.25, seed=1)
+        assert jk.grid(d=[array(10)], samples=8, delta=0.25, seed=1)[0].name == runs[0].name
+
+    def test_whatever_gives_values_is_an_axis(self):
+        runs = jk.grid(d=(d for d in (10, 20)), samples={8}, seed=range(1))
+        assert runs == jk.grid(d=[10, 20], samples=8, seed=0)
+
+    @pytest.mark.parametrize("curve", [[-1, -10], [jk.Curve([-1])], "a"])
+    def test_a_curve_is_one_curve(self, curve):
+        with pytest.raises(ValueError, match=r"curve must be one jk\.Curve, such as .*, got"):
+            jk.grid(d=5, samples=4, curve=curve)
+
     @pytest.mark.parametrize(
         ("axes", "message"),
         [
+            ({}, "d is missing: give the input dimension, for instance d=20"),
             ({"d": [5]}, "exactly one of `alpha` and `samples`"),
             ({"d": [5], "alpha": [1.0], "samples": [4]}, "exactly one of"),
             ({"d": [], "alpha": [1.0]}, "no values for d"),
@@ -208,8 +224,9 @@ class TestGrid:
         x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
         run = jk.grid(data=(x, y), width=3, seed=0)[0]
         assert (run.d, run.samples) == (3, 4)
-        with pytest.raises(ValueError, match="no field is called 'd'"):
-            jk.grid(data=(x, y), d=5)
+        for axis in ("d", "samples", "alpha"):
+            with pytest.raises(ValueError, match=f"arrays, which have their own {axis}: leave it "):
+                jk.grid(data=(x, y), **{axis: 5})
 
 
 class TestOwnDraws:

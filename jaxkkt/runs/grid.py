@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -88,6 +89,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     owned = [{name: o for name in values if (o := _owner(name, parts))} for parts in each]
     for name in values:
         if not any(name in owners for owners in owned):
+            if name in ("d", "samples", "alpha") and any(map(_has_arrays, each)):
+                raise ValueError(f"the data are arrays, which have their own {name}: leave it out")
             known = {known for parts in each for known in _names(parts)}
             raise ValueError(unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known}))
     runs: list[Run] = []
@@ -118,13 +121,28 @@ def _values(name: str, value: Any) -> list[Any]:
         return [value]
     if isinstance(value, str | Spec | type | bool) or callable(value):
         return [value]
+    if isinstance(value, jax.Array):
+        value = np.asarray(value)
     if isinstance(value, optax.GradientTransformation) or not isinstance(value, Iterable):
         return [value]
-    return [v.item() if isinstance(v, np.generic) else v for v in value]
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = [value]
+    return [_plain(v) for v in value]
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or JAX as Python's own; anything else as it is."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and value.ndim == 0:
+        return value.item()
+    return value
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) == 2
+
+
+def _has_arrays(parts: dict[str, _Part]) -> bool:
+    return isinstance(parts["data"].made_from, data.Arrays)
 
 
 def _parts(kinds: dict[str, Any], measure: Any) -> dict[str, _Part]:

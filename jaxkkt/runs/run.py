@@ -85,6 +85,10 @@ class Run(Spec):
         ):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if not isinstance(self.curve, Curve | None):
+            raise ValueError(
+                f"curve must be one jk.Curve, such as jk.Curve([-1, -10]), got {self.curve!r}"
+            )
         self.protocol.require_batches(self.data.samples)
         require_whole("seed", self.seed, 0, 2**32 - 1)
         object.__setattr__(self, "seed", int(self.seed))

@@ -91,6 +91,8 @@ class Sized(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.d is None:
+            raise ValueError("d is missing: give the input dimension, for instance d=20")
         require_whole("d", self.d, 1)
         if self.alpha is not None:
             require_finite("alpha", self.alpha)
