@@ -36,6 +36,38 @@ def values(folder):
     return {n: (r["ending"], r["measured"]) for n, r in rows_in(folder).items()}
 
 
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("runs", "got"),
+        [
+            (RUNS[0], "Run"),
+            ("a", "str"),
+            ([1, 2], "a list with int"),
+            (5, "int"),
+            (iter(RUNS), "list_iterator"),
+        ],
+    )
+    def test_runs_are_a_list_of_runs(self, unchecked, runs, got):
+        for function in (jk.sweep, jk.plan_sweep):
+            with pytest.raises(ValueError, match=rf"list of jk\.Run, as jk\.grid makes, got {got}"):
+                function(runs)
+
+    @pytest.mark.parametrize("patience", [0, -1, float("nan"), "a"])
+    def test_patience_is_positive(self, unchecked, patience):
+        with pytest.raises(ValueError, match="patience must be a positive number of seconds, got"):
+            jk.sweep(RUNS, patience=patience)
+
+    def test_a_store_is_a_folder_with_a_name(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        table = sweep(RUNS[:1], store="~/out", keep="params")
+        assert [path.name for path in tmp_path.iterdir()] == ["home"]
+        xr.testing.assert_equal(jk.read_store("~/out"), table)
+        jk.load_network("~/out", RUNS[0])
+        with pytest.raises(ValueError, match="a store needs a folder, got ''"):
+            jk.sweep(RUNS, store="")
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: from there on nothing reaches the disk."""
 

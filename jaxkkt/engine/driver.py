@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from numbers import Real
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -103,7 +104,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     Raises ValueError where two measurements of a run return the same name, and where a field has
     one that the table needs for something else.
     """
-    used, wanted = devices(), unique(list(runs))
+    used, wanted = devices(), unique(runs)
     buckets = plan(wanted, used)
     returned: set[str] = set()
     for run in {structure_of(r.measure): r for b in buckets for r in b.runs}.values():
@@ -161,7 +162,10 @@ def sweep(
     that kills its worker again and again is RAISED. TimeoutError where for `patience` seconds no
     task has ended: executors do not tell when all their workers are gone.
     """
-    wanted = unique(list(runs))
+    wanted = unique(runs)
+    if not isinstance(patience, Real) or not patience > 0:
+        raise ValueError(f"patience must be a positive number of seconds, got {patience!r}")
+    store = None if store is None else Store(store).folder
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
     refuse_changed(wanted)
@@ -182,7 +186,7 @@ def sweep(
     def show() -> None:
         meter.show(together(tallies), len(rows), work)
 
-    saved = None if store is None else Path(store).absolute() / CHECKPOINTS
+    saved = None if store is None else store.absolute() / CHECKPOINTS
 
     def train(stop: Request) -> Generator[list[Row], None, None]:
         if executor is None:
@@ -246,7 +250,7 @@ def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.D
     The sweep may be running meanwhile. Raises ValueError where the folder holds none of them, or
     some with other settings that may not `mix`. `read_store` reads whatever is there.
     """
-    wanted = unique(list(runs))
+    wanted = unique(runs)
     return Stored(store, wanted, wanted, _settings(plan_sweep(wanted), wanted), mix).table()
 
 

@@ -103,8 +103,8 @@ def polish(
     are 0 it must be given, since zero biases can be trained ones, too; under `jit` and `vmap` the
     status is then BIASES_UNCLEAR.
 
-    A network that misclassifies a sample, or whose output is 0 there, raises nothing: the parameters
-    that come back are NaN, and `status` is INFEASIBLE.
+    A network that misclassifies a sample, or whose output is 0 there, raises nothing: the
+    parameters that come back are NaN, and `status` is INFEASIBLE.
     `PolishStatus(int(found.status)).describe()` says what to do.
 
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.

@@ -1,7 +1,7 @@
 """A run: one network trained on one dataset and measured, as data."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -344,11 +344,16 @@ def refuse_changed(runs: Sequence[Run]) -> None:
                 base.refuse_changed(spec, **_sizes(run))
 
 
-def unique(runs: Sequence[Run]) -> list[Run]:
-    """The runs without repetitions, in order; ValueError when there are none."""
-    if not runs:
+def unique(runs: Collection[Run]) -> list[Run]:
+    """The runs without repetitions, in order; ValueError for what is no run, and for none."""
+    given = list(runs) if isinstance(runs, Collection) else [runs]
+    strange = [type(one).__name__ for one in given if not isinstance(one, Run)]
+    if strange or not isinstance(runs, Collection):
+        got = f"a list with {strange[0]}" if isinstance(runs, list | tuple) else type(runs).__name__
+        raise ValueError(f"runs must be a list of jk.Run, as jk.grid makes, got {got}")
+    if not given:
         raise ValueError("there are no runs: the grid is empty")
-    return list(dict.fromkeys(runs))
+    return list(dict.fromkeys(given))
 
 
 def order_of(run: Run) -> tuple[Any, ...]:

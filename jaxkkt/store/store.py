@@ -27,11 +27,14 @@ class Store:
 
     Reading needs nothing but the folder. What a row's bits depend on beside its name are the
     `settings` of its segment: other versions, devices or flags. All rows of all who ever wrote are
-    kept; which of them count is for `landed` to say.
+    kept; which of them count is for `landed` to say. A ~ at the front is the home folder. Raises
+    ValueError for a folder without a name.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        if folder == "":
+            raise ValueError("a store needs a folder, got '': for the current one give '.'")
+        self.folder = Path(folder).expanduser()
         self._networks = self.folder / "networks"
 
     @classmethod
