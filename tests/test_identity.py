@@ -130,6 +130,23 @@ def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tm
     np.testing.assert_array_equal(before, redefined)
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda: [scaled(factor) for factor in (1.0, 2.0)],
+        lambda: [(factor * np.eye(4, 5, dtype=np.float32), [1.0, -1, 1, -1]) for factor in (1, 2)],
+    ],
+    ids=["functions", "arrays"],
+)
+def test_what_an_own_function_or_array_changed_is_told(pair, tmp_path):
+    """No column says that it has."""
+    first, other = pair()
+    sizes = {} if isinstance(first, tuple) else {"d": 5, "samples": 4}
+    jk.sweep(jk.grid(data=first, width=[3, 5], seed=0, **sizes), store=tmp_path)
+    with pytest.raises(ValueError, match=r"What differs:\s+what own functions compute, or the num"):
+        jk.sweep(jk.grid(data=other, width=[5, 3], seed=0, **sizes), store=tmp_path)
+
+
 def test_numbers_drawn_by_numpy_are_refused():
     """They would be the same for all seeds."""
 

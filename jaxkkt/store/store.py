@@ -189,6 +189,8 @@ def differences(
     if isinstance(old, list) and isinstance(new, list):
         gone = [v for v in old if v not in new]
         come = [v for v in new if v not in old]
+        if not gone and not come:  # in another order
+            return []
         return [
             f"{name[1:]}: {len(old)} {where[0]}, {len(new)} {where[1]}; "
             f"only {where[0]}: {gone[:3]}, only {where[1]}: {come[:3]}"
