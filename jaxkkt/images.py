@@ -218,8 +218,8 @@ def resampled(
     own = images.shape[1]
     if side > own and not upsample:
         raise ValueError(
-            f"d = {d} is more than the {own} x {own} = {own * own} pixels of the images: pass "
-            "upsample=True if interpolated pixels are meant"
+            f"d = {d} is more than the {own} x {own} = {own * own} pixels of the images: "
+            "take a smaller d, or pass upsample=True if interpolated pixels are meant"
         )
     if side == own:
         return images.reshape(len(images), d)

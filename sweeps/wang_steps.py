@@ -27,6 +27,7 @@ from .wang_claims import claims, notes, on_axes, step_of_figure_7, varied
 
 BALLS = (10.0, 20.0, 30.0, 40.0)
 WIDTHS = (1_000, 10_000, 100_000)
+DIGITS_PIXELS = 64
 
 
 class Shown(NamedTuple):
@@ -113,6 +114,11 @@ class Options(studies.Options):
 
 def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
     """The networks of a figure; `chosen` replaces axes of it."""
+    if options.source == "digits" and max(options.d, default=0) > DIGITS_PIXELS:
+        raise ValueError(
+            f"the digits have {DIGITS_PIXELS} pixels, got --d {max(options.d)}: take "
+            "--source 'digits upsampled' if interpolated pixels are meant"
+        )
     shown = FIGURES[figure]
     biases = not shown.normalized
     flow = options.protocol == "flow"

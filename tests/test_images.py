@@ -66,7 +66,10 @@ class TestDigits:
             (50, "square of an image's side, got 50; the nearest is 49"),
             (0, "square of an image's side, got 0"),
             (-4, "square of an image's side, got -4"),
-            (81, r"d = 81 is more than the 8 x 8 = 64 pixels of the images: pass upsample=True"),
+            (
+                81,
+                r"d = 81 is more than the 8 x 8 = 64 pixels of the images: take a smaller d, or",
+            ),
         ],
     )
     def test_other_dimensions_are_refused(self, d, message):

@@ -216,7 +216,7 @@ class TestSteps:
         ("arguments", "message"),
         [
             (["--d", "50"], "d must be the square of an image's side, got 50"),
-            (["--d", "81"], "pass upsample=True"),
+            (["--d", "81"], "64 pixels, got --d 81: take --source 'digits upsampled'"),
             (["--samples", "1000"], "has 288 training images, but a run asks for 1000 samples"),
             (["--ball", "-1"], "ball (C0) must be positive and finite, got -1"),
             (["--source", "mnist"], "set the environment variable JAXKKT_MNIST"),
