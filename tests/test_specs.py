@@ -248,6 +248,27 @@ class TestOwnDraws:
         with pytest.raises(ValueError, match="labels must be -1 or 1"):
             one(data=lambda key, m, d: (jnp.ones((m, d)), jnp.arange(m))).data.draw_training(0)
 
+    def test_a_distribution_without_a_draw_is_told(self):
+        class Empty(jk.data.Distribution):
+            sigma: jk.Number = 1.0
+
+        with pytest.raises(ValueError, match=r"Empty has no `draw`: give it draw\(self, key, sam"):
+            one(data=Empty)
+
+    def test_a_draw_of_points_without_labels_is_told(self):
+        class Bare(jk.data.Distribution):
+            def draw(self, key, samples, dim):
+                return jnp.ones((samples, dim))
+
+        data = one(data=Bare).data
+        message = r"draw of 'bare' must return two arrays, .* got an array of shape \({}, 5\)"
+        with pytest.raises(ValueError, match=message.format(4)):
+            data.draw_training(0)
+        with pytest.raises(ValueError, match=message.format(256)):
+            data.draw_held_out(0)
+        with pytest.raises(ValueError, match=message.format(8)):
+            data.draw_at(0, 4, 5, (8, 5))
+
     def test_an_initialization(self):
         run = one(initialization=Small, init_size=2.0)
         start = run.initialization.draw_start(0, 3, 5)

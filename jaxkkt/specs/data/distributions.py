@@ -29,8 +29,17 @@ class Distribution(Sized):
                 return x, y
 
     `draw` is compiled: `samples` and `dim` are integers, the fields of type `Number` are traced.
-    Two runs that differ in such numbers alone get the same key.
+    Two runs that differ in such numbers alone get the same key. Raises ValueError without a `draw`.
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cls, base = type(self), Distribution
+        if cls.draw is base.draw and cls.draw_training is base.draw_training:
+            raise ValueError(
+                f"{cls.__name__} has no `draw`: give it draw(self, key, samples, dim), which "
+                "returns points x and labels y"
+            )
 
     def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> tuple[Array, Array]:
         """`samples` points x (samples, dim), and their labels y (samples,) in {-1, 1}."""
@@ -55,7 +64,7 @@ class Distribution(Sized):
         return type(self).draw_training is Distribution.draw_training
 
     def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
-        x, y = self.draw(self.key_at(seed, samples, dim), *shape)
+        x, y = _pair(self, self.draw(self.key_at(seed, samples, dim), *shape))
         if jnp.shape(x) != shape or jnp.shape(y) != shape[:1]:
             raise ValueError(f"{self.label} was asked for x {shape}, and drew {jnp.shape(x)}")
         return Dataset(x, y)
@@ -173,12 +182,22 @@ class Function(Distribution):
 
 @partial(quick_jit, static_argnums=(2, 3))
 def _drawn(spec: Any, key: Array, samples: int, dim: int) -> Any:
-    return spec.draw(key, samples, dim)
+    return _pair(spec, spec.draw(key, samples, dim))
 
 
 @partial(quick_jit, static_argnums=3)
 def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
-    return spec.draw_test(key, data_key, dim)
+    return _pair(spec, spec.draw_test(key, data_key, dim))
+
+
+def _pair(spec: Distribution, drawn: Any) -> tuple[Any, Any]:
+    """What a distribution drew, as x and y; ValueError where that is no pair."""
+    if isinstance(drawn, tuple | list) and len(drawn) == 2:
+        return drawn[0], drawn[1]
+    got = f"an array of shape {drawn.shape}" if hasattr(drawn, "shape") else repr(drawn)
+    raise ValueError(
+        f"the draw of {spec.label!r} must return two arrays, points x and labels y, got {got}"
+    )
 
 
 @cache
