@@ -98,6 +98,7 @@ class Protocol(Training, kw_only=False):
                 "optimizer must be a spec such as jk.Flow(), or an optax transformation, got "
                 f"{self.optimizer!r}"
             )
+        self.rule.transformation()  # raises where settings are missing
         if self.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.loss!r}: choose from {sorted(LOSSES)}")
         if not _traced(self.target_log_loss) and not isfinite(self.target_log_loss):

@@ -312,6 +312,23 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="cannot be set on a transformation that is made"):
             jk.optimizer(optax.adam(0.1), learning_rate=0.1)
 
+    @pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf")])
+    def test_a_learning_rate_is_positive(self, rate):
+        with pytest.raises(ValueError, match="learning_rate must be positive and finite, got"):
+            jk.optimizer(optax.adam, learning_rate=rate)
+        with pytest.raises(ValueError, match="learning_rate must be positive and finite, got"):
+            one(optimizer=jk.optimizer(optax.adam, learning_rate=0.1), learning_rate=rate)
+        jk.optimizer(optax.adam, learning_rate=optax.constant_schedule(rate))
+
+    def test_a_missing_setting_is_told_when_the_run_is_made(self):
+        message = "adam cannot be made: .*'learning_rate'. Give it what it needs"
+        with pytest.raises(ValueError, match=message):
+            one(optimizer=optax.adam)
+        with pytest.raises(ValueError, match=message):
+            jk.Protocol(jk.optimizer(optax.adam))
+        run = one(optimizer=optax.adam, learning_rate=0.1)  # an axis gives it
+        assert run.protocol.optimizer == jk.optimizer(optax.adam, learning_rate=0.1)
+
     def test_equal_settings_make_the_same_updates(self):
         params = jk.Params(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3))
         spec, plain = jk.optimizer(optax.adam, learning_rate=0.1).transformation(), optax.adam(0.1)

@@ -123,6 +123,12 @@ class Optax(Optimizer):
     factory: ClassVar[Callable[..., optax.GradientTransformation]]
     linear: bool = described("declared linear", default=False, shown=False)  # type: ignore[misc]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = getattr(self, "learning_rate", None)
+        if isinstance(rate, float | jax.Array):  # it may be a schedule
+            require_positive(learning_rate=rate)
+
     @property
     def label(self) -> str:
         return str(getattr(type(self).factory, "__name__", "optax"))
@@ -132,7 +138,13 @@ class Optax(Optimizer):
         return {name: getattr(self, name) for name in type(self).field_names() if name != "linear"}
 
     def transformation(self) -> optax.GradientTransformation:
-        return type(self).factory(**self.settings())
+        try:
+            return type(self).factory(**self.settings())
+        except TypeError as error:
+            raise ValueError(
+                f"{self.label} cannot be made: {error}. Give it what it needs, as in "
+                "jk.optimizer(optax.adam, learning_rate=0.01), or by axes of the grid"
+            ) from error
 
     def replace(self, **changes: Any) -> "Optax":
         made = {"linear": self.linear, **self.settings(), **changes}
@@ -197,7 +209,9 @@ def optimizer(
     It sees grad log L. Every setting is a field of a grid, and floats are numbers of a lane. With
     `linear` it is declared linear, as `optimizers.linear` does. Where nothing has to vary,
     a transformation that is made already, `optax.adam(0.01)`, will do.
-    Raises ValueError for a setting that the function does not take.
+    A required setting may be left out where an axis of the grid gives it.
+    Raises ValueError for a setting that the function does not take, and for a learning rate that is
+    a number, but not positive and finite.
     """
     if isinstance(made_by, Optimizer):
         return made_by
