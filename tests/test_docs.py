@@ -8,6 +8,10 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+import jaxkkt as jk
+from jaxkkt.store.care import verify
+from jaxkkt.training import SUCCEEDED
+
 matplotlib.use("Agg")
 DOCS = Path(__file__).parent.parent / "docs"
 SCRIPT = "<!-- a script of its own -->\n"
@@ -91,6 +95,18 @@ def test_clustered_data_are_swept(capsys):
     (code,), _ = blocks("clusters.md")
     exec(compile(code, "clusters.md", "exec"), {"__name__": "docs"})
     assert "clusters" in capsys.readouterr().out
+
+
+def test_published_rows_are_whole_and_say_what_the_page_says():
+    store = DOCS / "rows" / "vardi_paper"
+    assert not verify(store)
+    rows = jk.read_rows(store)
+    assert rows.status.isin(SUCCEEDED).all()
+    rows["scaled"] = rows.flip_size_exact / rows.d**0.5
+    page = (DOCS / "results.md").read_text()
+    for (d, samples), own in rows[rows.alpha == 1.5].groupby(["d", "samples"]):
+        told = f"{own.scaled.mean():.3f} | {own.on_margin_share.min():.3f} | {own.steps.max()}"
+        assert f"| {d} | {samples} | {len(own)} | {told} |" in page
 
 
 @pytest.mark.usefixtures("unchecked")
