@@ -29,7 +29,7 @@ FAULTS = (
     Fault(
         3,
         "SIGTERM or Ctrl-C while steps are taken",
-        "the chunk ends, rows and checkpoints are saved, the exit code is 143 or 130",
+        "the chunk ends, rows and checkpoints are saved, the exit code of a command is 143 or 130",
         (
             "test_interrupts.py::test_a_command_ends_in_order_and_goes_on",
             "test_interrupts.py::test_a_sweep_stops_with_what_has_ended",
