@@ -30,7 +30,8 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.runs.run import Run, refuse_changed, unique, values_of
+from jaxkkt.runs.columns import values_of
+from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
 from jaxkkt.training import SUCCEEDED, Status

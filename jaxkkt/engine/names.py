@@ -9,7 +9,8 @@ import numpy as np
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured
-from jaxkkt.runs.run import Run, names_of_columns
+from jaxkkt.runs.columns import names_of_columns
+from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
-from jaxkkt.runs.run import Curve, Run, columns_of, hash_of
+from jaxkkt.runs.columns import columns_of
+from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.same import by_identity
 from jaxkkt.store import Record
 

@@ -17,7 +17,7 @@ from jaxkkt.engine.records import Entry, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
-from jaxkkt.runs.run import KINDS
+from jaxkkt.runs.columns import KINDS
 from jaxkkt.training import SUCCEEDED, Status
 
 NOT_RUN = -1

@@ -22,7 +22,8 @@ from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
-from jaxkkt.runs.run import Run, values_of
+from jaxkkt.runs.columns import values_of
+from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE, only_writer
 from jaxkkt.store.store import plain

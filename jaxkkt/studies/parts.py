@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from jaxkkt import engine
 from jaxkkt.engine.results import NOT_RUN
 from jaxkkt.networks import Params
-from jaxkkt.runs.run import Run, columns_of
+from jaxkkt.runs.columns import columns_of
+from jaxkkt.runs.run import Run
 from jaxkkt.studies.claims import Claim
 
 

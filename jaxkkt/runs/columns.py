@@ -1,0 +1,141 @@
+"""Runs as rows of a table: what its columns are called, and what is in them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from optax import GradientTransformation
+
+from jaxkkt.measurements import Measurement
+from jaxkkt.specs.base import Spec, kind_of
+
+SEED = "seed of data and initial weights"
+
+
+class Parted(Protocol):
+    """What has columns: a run, by the specs that it is made of."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def measure(self) -> tuple[Measurement, ...]: ...
+
+    @property
+    def apart_from_seed(self) -> tuple[Any, ...]: ...
+
+    def parts(self) -> Iterator[tuple[str, Spec]]: ...
+
+
+# Parts whose kind is a column of its own, and what that is called.
+_COLUMNS = {
+    "data": "data",
+    "network": "network",
+    "init": "initialization",
+    "optimizer": "optimizer",
+}
+KINDS = tuple(_COLUMNS.values())
+# Always written with the name of their part: `init_scale`.
+_PREFIXED = ("init",)
+# Never: every table has them.
+_SIZES = (("data", "d"), ("data", "alpha"), ("data", "samples"), ("network", "width"))
+
+
+def columns_of(
+    runs: Sequence[Parted],
+) -> tuple[list[Mapping[str, Any]], dict[str, dict[str, str]]]:
+    """The columns of a table of runs but for the seed: a dictionary a run, the same one for runs
+    that differ in the seed alone; and the attributes of each column.
+
+    Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
+    their own names; with the name of the part before it where two parts share a name, and for
+    initializations always: `init_scale`. The sizes d, alpha, samples and width of data and network
+    keep theirs. Two kinds of one label get a piece of their identity.
+    """
+    columns: list[dict[tuple[str, str], Any]] = []
+    attributes: dict[tuple[str, str], dict[str, str]] = {}
+    places: dict[tuple[int, ...], int] = {}
+    of_runs = []
+    for run in runs:
+        specs = tuple(map(id, run.apart_from_seed))
+        place = places.setdefault(specs, len(columns))
+        of_runs.append(place)
+        if place < len(columns):
+            continue
+        row: dict[tuple[str, str], Any] = {}
+        for part, spec in run.parts():
+            if part in _COLUMNS:
+                row["", _COLUMNS[part]] = spec
+            for name, value in spec.values().items():
+                row[part, name] = _shown(value)
+            described_values = spec.describe_values()
+            attributes.update({(part, name): a for name, a in described_values.items()})
+        row["", "measure"] = ", ".join(one.label for one in run.measure)
+        columns.append(row)
+    attributes["", "seed"] = {"long_name": SEED, "units": "1"}
+    owners: dict[str, set[str]] = {"seed": {""}}
+    for row in columns:
+        for part, name in row:
+            owners.setdefault(name, set()).add(part)
+    labels = _labels(columns)
+
+    def title(part: str, name: str) -> str:
+        shared = (len(owners[name]) > 1 and (part, name) not in _SIZES) or part in _PREFIXED
+        return f"{part}_{name}" if part and shared else name
+
+    found: list[Mapping[str, Any]] = [
+        {title(*key): labels.get(id(value), value) for key, value in row.items()} for row in columns
+    ]
+    known = {
+        title(*key): {k: str(v) for k, v in a.items() if k in ("long_name", "units")}
+        for key, a in attributes.items()
+        if key[1] in owners
+    }
+    return [found[place] for place in of_runs], known
+
+
+def names_of_columns(runs: Sequence[Parted]) -> set[str]:
+    """What the columns of a table of these runs are called."""
+    kinds = {tuple(type(spec) for _, spec in run.parts()): run for run in runs}
+    return {name for row in columns_of(list(kinds.values()))[0] for name in row}
+
+
+def values_of(runs: Sequence[Parted]) -> dict[str, list[Any]]:
+    """Every value that a column of these runs has, in the order in which they come."""
+    kinds: dict[tuple[int, ...], Parted] = {}
+    for run in runs:
+        kinds.setdefault(tuple(map(id, run.apart_from_seed)), run)
+    values: dict[str, dict[Any, None]] = {}
+    for row in columns_of(list(kinds.values()))[0]:
+        for name, value in row.items():
+            values.setdefault(name, {})[value] = None
+    values["seed"] = dict.fromkeys(run.seed for run in runs)
+    return {name: list(some) for name, some in values.items()}
+
+
+def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
+    """Labels of the specs in `columns`, by id: those of different kinds told apart."""
+    kinds: dict[str, dict[Any, list[Spec]]] = {}
+    for row in columns:
+        for value in row.values():
+            if isinstance(value, Spec):
+                kinds.setdefault(value.label, {}).setdefault(_kind(value), []).append(value)
+    found = {}
+    for label, same in kinds.items():
+        for i, specs in enumerate(same.values()):
+            for spec in specs:
+                found[id(spec)] = label if len(same) == 1 else f"{label} {i + 1}"
+    return found
+
+
+def _kind(spec: Spec) -> Any:
+    """What makes two specs of one label different kinds: class, functions and arrays, no number."""
+    held = (*vars(spec).values(), getattr(type(spec), "factory", None))
+    functions = tuple(v for v in held if callable(v) or isinstance(v, GradientTransformation))
+    return kind_of(type(spec)), functions, getattr(spec, "content", None)
+
+
+def _shown(value: Any) -> Any:
+    """A field's value as a coordinate can hold it."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    return value
