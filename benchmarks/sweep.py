@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 import jax
@@ -39,6 +39,14 @@ PAPER_STEPS = 71_000
 SECONDS_A_SIZE = 0.4
 # Of a command that failed.
 TOLD_LINES = 30
+# A small process between: a child's peak counts that of the process that it was forked from.
+MEASURED = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+with open(sys.argv[1], "w") as peak:
+    peak.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(code)
+"""
 
 
 def loop_seconds_per_step(params: Params, data: Dataset, seconds: float = SECONDS_A_SIZE) -> float:
@@ -63,21 +71,23 @@ class Ran(NamedTuple):
 
 def timed(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Ran:
     """Runs a command in a folder. Raises RuntimeError, with the last that it said, if it fails."""
-    with TemporaryFile("w+") as told:
+    with TemporaryFile("w+") as told, NamedTemporaryFile("r") as peak:
         started = time.perf_counter()
-        child = subprocess.Popen(
-            command, env=os.environ | settings, cwd=folder, stdout=told, stderr=told
+        ended = subprocess.run(
+            [sys.executable, "-c", MEASURED, peak.name, *command],
+            env=os.environ | settings,
+            cwd=folder,
+            stdout=told,
+            stderr=told,
         )
-        _, status, used = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - started
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode != 0:
+        if ended.returncode != 0:
             told.seek(0)
             raise RuntimeError(
-                f"{' '.join(command)} in {folder} ended with {child.returncode}:\n"
+                f"{' '.join(command)} in {folder} ended with {ended.returncode}:\n"
                 + "".join(told.readlines()[-TOLD_LINES:])
             )
-    return Ran(seconds, used.ru_maxrss / 2**20)  # kilobytes on Linux
+        return Ran(seconds, int(peak.read()) / 2**20)  # kilobytes on Linux
 
 
 def preset_run(checkout: Path, out: Path, cache: Path, *options: str) -> Ran:

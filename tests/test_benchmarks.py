@@ -239,9 +239,9 @@ def test_a_command_is_timed_with_its_memory(tmp_path):
     script = "import numpy, os; numpy.ones(2**27); assert os.environ['GIVEN'] == 'yes'"
     ran = sweep.timed([sys.executable, "-c", script], tmp_path, {"GIVEN": "yes"})
     assert ran.seconds > 0
-    assert 1 < ran.peak_gb < 2
+    assert 1 < ran.peak_gb < 1.5
     small = sweep.timed([sys.executable, "-c", "pass"], tmp_path, {})
-    assert small.peak_gb < ran.peak_gb - 0.4  # its own
+    assert small.peak_gb < 0.1  # its own, not that of this process
 
 
 def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):

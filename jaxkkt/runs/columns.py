@@ -1,7 +1,7 @@
 """Runs as rows of a table: what its columns are called, and what is in them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from optax import GradientTransformation
 
@@ -11,6 +11,7 @@ from jaxkkt.specs.base import Spec, kind_of
 SEED = "seed of data and initial weights"
 
 
+@runtime_checkable
 class Parted(Protocol):
     """What has columns: a run, by the specs that it is made of."""
 
