@@ -224,7 +224,8 @@ def refuse_changed(runs: Sequence[Run]) -> None:
     for run in kinds.values():
         curve = () if run.curve is None else run.curve.measure
         for spec in (*(spec for _, spec in run.parts()), *curve):
-            if id(spec.brought) not in looked_at and not getattr(spec, "on_host", False):
+            own = base.package_of(spec.brought) is None and not getattr(spec, "on_host", False)
+            if own and id(spec.brought) not in looked_at:
                 looked_at.add(id(spec.brought))
                 base.refuse_changed(spec, **_sizes(run))
 

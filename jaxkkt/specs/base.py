@@ -184,8 +184,6 @@ def refuse_changed(spec: Spec, **sizes: Any) -> None:
     For functions that JAX cannot trace nothing is kept, and nothing refused.
     """
     brought = spec.brought
-    if package_of(brought) is not None:
-        return
     _, spec, sizes = _FIRST.setdefault(id(brought), (brought, _any_numbers(spec), sizes))
     try:
         same = _digest(spec, **sizes) == _digest.__wrapped__(spec, **sizes)
