@@ -76,11 +76,27 @@ class TestFits:
         results = xr.Dataset({"point_eta": steps}, at)
         (claim,) = wang_claims.step_of_figure_7(results)
         assert claim.holds
-        assert claim.measured.startswith("median 0.040, nine tenths from 0.031 to 0.049 (d = 784")
+        assert claim.measured == (
+            "median 0.040, half from 0.035 to 0.045, nine tenths from 0.031 to 0.049 "
+            "(d = 784, k = 100000, C0 = 10)"
+        )
         (far,) = wang_claims.step_of_figure_7(results.assign(point_eta=steps * 3))
         assert far.holds is False
         (other,) = wang_claims.step_of_figure_7(results.assign_coords(d=100))
         assert other.holds is None
+
+    def test_eta_in_the_tail_of_the_steps_is_not_what_they_concentrate_around(self):
+        at = {"d": 784, "width": 100_000, "ball": 10.0}
+        steps = xr.DataArray(np.linspace(0.012, 0.05, 100), dims="point")
+        (claim,) = wang_claims.step_of_figure_7(xr.Dataset({"point_eta": steps}, at))
+        assert claim.holds is False
+
+    def test_without_points_that_count_figure_7_is_not_judged(self):
+        at = {"d": 784, "width": 100_000, "ball": 10.0}
+        nothing = xr.DataArray(np.full(3, np.nan), dims="point")
+        (claim,) = wang_claims.step_of_figure_7(xr.Dataset({"point_eta": nothing}, at))
+        assert claim.holds is None
+        assert claim.measured == "no test point counts (d = 784, k = 100000, C0 = 10)"
 
     def test_crossings_lie_between_sizes(self):
         sizes = np.array([0.1, 0.2, 0.4, 0.8])
