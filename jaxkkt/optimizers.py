@@ -30,6 +30,10 @@ class LinearTransformation(optax.GradientTransformationExtraArgs):
     """
 
 
+class FlowTransformation(LinearTransformation):
+    """One whose steps follow log L of all samples: it takes no mini-batches."""
+
+
 def linear(transformation: optax.GradientTransformation) -> LinearTransformation:
     """Declares an optax transformation linear, for instance `linear(optax.sgd(0.1, 0.9))`.
 
@@ -111,7 +115,7 @@ def log_loss_time(
     realized: float = 0.4,
     stages: int = 8,
     proportion: float = 0.02,
-) -> LinearTransformation:
+) -> FlowTransformation:
     """Gradient flow d theta/ds = -grad log L / |grad log L|^2 in the time s = -log L.
 
     Along the flow d log L / ds = -1, so a step of size h lowers log L by h to first order,
@@ -200,7 +204,7 @@ def log_loss_time(
             trace=moved,
         )
 
-    return LinearTransformation(init, update)
+    return FlowTransformation(init, update)
 
 
 # Runge-Kutta-Chebyshev steps are damped by T_n(w0), w0 = 1 + DAMPING / n^2; steps of either kind

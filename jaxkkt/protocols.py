@@ -148,7 +148,7 @@ class Protocol(Training, kw_only=False):
     def require_batches(self, samples: int) -> None:
         if not self.rule.takes_batches and not self.full_batch(samples):
             raise ValueError(
-                f"{type(self.rule).__name__} takes all {samples} samples at every step, but "
+                f"the optimizer {self.rule.label!r} takes all {samples} samples at every step, but "
                 f"batch_size is {self.batch_size}: leave batch_size out, or train by another "
                 "optimizer, such as optimizer='descent'"
             )

@@ -151,9 +151,14 @@ class TestRun:
             one(**change)
 
     def test_the_flow_takes_no_mini_batches(self):
-        with pytest.raises(ValueError, match="Flow takes all 4 samples at every step, but batch_s"):
+        with pytest.raises(ValueError, match="optimizer 'flow' takes all 4 samples at every step"):
             one(batch_size=3)
         assert one(batch_size=4).protocol.full_batch(4)
+        made = jk.optimizers.log_loss_time()
+        for rule in (made, jk.optimizer(jk.optimizers.log_loss_time, delta=0.02)):
+            assert one(optimizer=rule, batch_size=4).protocol.full_batch(4)
+            with pytest.raises(ValueError, match="takes all 4 samples at every step"):
+                one(optimizer=rule, batch_size=3)
         assert not one(batch_size=3, optimizer="descent").protocol.full_batch(4)
 
     def test_numpy_integers_are_integers(self):

@@ -311,7 +311,7 @@ def test_train_refuses_what_does_not_fit(unchecked):
     ]:
         with pytest.raises(ValueError, match=message):
             single.train(*arguments, CAPPED)
-    with pytest.raises(ValueError, match="Flow takes all 6 samples at every step"):
+    with pytest.raises(ValueError, match="the optimizer 'flow' takes all 6 samples at every step"):
         single.train(params, x, y, Protocol(batch_size=5), jax.random.key(0))
 
 

@@ -12,7 +12,7 @@ import optax
 
 from jaxkkt import optimizers
 from jaxkkt.networks import Params
-from jaxkkt.optimizers import LinearTransformation
+from jaxkkt.optimizers import FlowTransformation, LinearTransformation
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
 from jaxkkt.specs.identity import function_name
@@ -22,13 +22,16 @@ class Optimizer(Spec):
     """A rule that moves the weights. A subclass brings `transformation`, and numbers as fields.
 
     `steps_guess` is how many steps a run takes, roughly: sweeps plan by it. `linear` says whether
-    the update combines gradients linearly, as in `optimizers.linear`, `takes_batches` whether a
-    step may see some of the samples alone.
+    the update combines gradients linearly, as in `optimizers.linear`.
     """
 
     steps_guess: ClassVar[int] = 1000
     linear: ClassVar[bool] = False
-    takes_batches: ClassVar[bool] = True
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether a step may see some of the samples alone."""
+        return not isinstance(self.transformation(), FlowTransformation)
 
     def transformation(self) -> optax.GradientTransformation:
         """The rule as an optax transformation over grad log L: see `jaxkkt.optimizers`."""
@@ -60,7 +63,6 @@ class Flow(Optimizer):
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
     steps_guess: ClassVar[int] = 600
     linear: ClassVar[bool] = True
-    takes_batches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
