@@ -25,10 +25,14 @@ SECONDS_WORTH_SAVING = 5.0
 
 
 class OutOfMemory(Exception):
-    """The device's memory does not hold the lanes; `runs` were in them."""
+    """The device's memory does not hold the lanes; `runs` were in them, each of so many bytes."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        super().__init__(f"no memory for {len(runs)} runs at a time")
+    def __init__(self, runs: Sequence[Run], lane_bytes: int) -> None:
+        super().__init__(
+            f"no memory for {len(runs)} runs at a time, of about {lane_bytes / 2**20:,.1f} MiB "
+            "each beside what their measurements take: train narrower networks or on fewer "
+            "samples, measure less, or take a device of more memory"
+        )
         self.runs = runs
 
 
@@ -57,7 +61,7 @@ def run_bucket(
         if not out_of_memory(error):
             raise
         yield from slots.undrawn
-        raise OutOfMemory(slots.runs) from error
+        raise OutOfMemory(slots.runs, bucket.lane_bytes) from error
 
 
 def _run(slots: Slots, queue: deque[Run], tally: Tally, stop: Event | None) -> Iterator[Row]:
