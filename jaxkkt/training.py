@@ -35,7 +35,8 @@ class Status(Outcome):
     )
     STALLED = (
         5,
-        "the gradient is exactly zero: no neuron is active on any sample that the loss weighs",
+        "the gradient is exactly zero: no neuron is active on any sample that the loss weighs, or "
+        "equal points with opposite labels cancel",
     )
     LEFT_BALL = (
         6,
