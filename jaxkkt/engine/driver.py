@@ -22,7 +22,7 @@ from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams, structur
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
-from jaxkkt.engine.names import names_of, require_free_names
+from jaxkkt.engine.names import dimensions_of, names_of, require_free_names
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.rows import Row
@@ -108,11 +108,13 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     used, wanted = devices(), unique(runs)
     buckets = plan(wanted, used)
     returned: set[str] = set()
+    dimensions: set[str] = set()
     for run in {structure_of(r.measure): r for b in buckets for r in b.runs}.values():
         returned |= names_of(run, run.measure).keys()
         if run.curve is not None:
             names_of(run, run.curve.measure)
-    require_free_names(wanted, returned)
+        dimensions |= dimensions_of(run)
+    require_free_names(wanted, returned, dimensions)
     return Plan(tuple(buckets), streams(buckets, used))
 
 

@@ -18,7 +18,7 @@ from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, sent_once
 from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
-from jaxkkt.measurements import Measurement, measured
+from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import by_identity
@@ -95,6 +95,12 @@ def measure_batch(
                 if out_of_memory(error):
                     raise
                 raised[i] = error
+    for i, of_run in enumerate(found):
+        try:
+            for j, returned in of_run.items():
+                require_axes(asked[i][j], returned)
+        except ValueError as error:
+            raised.setdefault(i, error)
     return [
         raised[i] if i in raised else [some[j] for j in range(len(asked[i]))]
         for i, some in enumerate(found)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.trained import network_like, points_like
-from jaxkkt.measurements import Measurement, measured
+from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import round_up
@@ -21,7 +21,8 @@ CURVE = "curve_"
 def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """The names that the measurements return, without running them.
 
-    Raises ValueError where two return the same name, or one that the engine gives itself.
+    Raises ValueError where two return the same name, or one that the engine gives itself, and where
+    the dimensions that they name do not fit.
     """
     owners: dict[str, Measurement] = {}
     fields = run.fields()
@@ -37,6 +38,7 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
                 "or make it a jk.Measurement with `on_host = True`, which is not compiled. "
                 f"{error}"
             ) from error
+        require_axes(one, returned)
         for name in returned:
             taken = "the engine's own name" if name in ENDING or name.startswith(CURVE) else ""
             if taken or name in fields:
@@ -53,11 +55,27 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
     return owners
 
 
-def require_free_names(runs: Sequence[Run], returned: Collection[str]) -> None:
-    """Raises ValueError where a field of a run would be called what a table calls something else:
-    how runs end, their curves, or what their measurements return."""
+def dimensions_of(run: Run) -> set[str]:
+    """What its measurements call the dimensions of their arrays."""
+    some = (*run.measure, *(() if run.curve is None else run.curve.measure))
+    return {dim for one in some for along in one.axes().values() for dim in along}
+
+
+def require_free_names(
+    runs: Sequence[Run], returned: Collection[str], dimensions: Collection[str]
+) -> None:
+    """Raises ValueError where a field of a run, or a dimension that a measurement names, would be
+    called what a table calls something else: how runs end, their fields and curves, or what their
+    measurements return."""
     moments = {run.curve.dimension for run in runs if run.curve is not None}
-    for name in sorted(names_of_columns(runs)):
+    columns = names_of_columns(runs)
+    taken = {*columns, *ENDING, *moments, *returned, "environment", "run", "seed"}
+    for name in sorted(taken.intersection(dimensions)):
+        raise ValueError(
+            f"a measurement names a dimension {name!r}, but the table of results has that already: "
+            "call the dimension something else in its `axes`"
+        )
+    for name in sorted(columns):
         own = name in (*ENDING, "environment", *moments) or name.startswith(CURVE)
         if own or name in returned:
             whose = "the engine's own name" if own else "returned by a measurement"

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.columns import columns_of
 from jaxkkt.runs.run import Curve, Run, hash_of
+from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import by_identity
 from jaxkkt.store import Record
 
@@ -51,8 +53,9 @@ def entries_of(
 @by_identity
 def _alike(measure: tuple[Measurement, ...], curve: Curve | None) -> tuple[Any, Any, Any]:
     """The variables, axes and moments of what is measured so."""
-    variables, axes = _described(measure + (() if curve is None else curve.measure))
-    return variables, axes, _moments(curve)
+    variables, axes = _described(measure)
+    on_the_way, along = _described(() if curve is None else curve.measure)
+    return variables | on_the_way, axes | _of_curve(along), _moments(curve)
 
 
 def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,9 +139,11 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
                 described.append(record.segment.definitions.get(hashed, {}))
         known = last.segment.definitions
         spec = known[last.value["spec"]]
-        described += [known.get(hashed, {}) for hashed in spec["curve"]]
-        variables = {k: v for one in described for k, v in one.get("variables", {}).items()}
+        curve = [known.get(hashed, {}) for hashed in spec["curve"]]
+        variables = {k: v for one in described + curve for k, v in one.get("variables", {}).items()}
         axes = {k: v for one in described for k, v in one.get("axes", {}).items()}
+        for one in curve:
+            axes |= _of_curve(one.get("axes", {}))
         moments = spec["moments"]
         found.append(
             Entry(
@@ -219,7 +224,11 @@ def _described(measurements: tuple[Measurement, ...]) -> tuple[dict[str, Any], d
     for one in measurements:
         variables |= {name: dict(about) for name, about in one.attributes().items()}
         axes |= {
-            name: {dim: list(some) for dim, some in along.items()}
+            name: {dim: jsonable(list(some)) for dim, some in along.items()}
             for name, along in one.axes().items()
         }
     return variables, axes
+
+
+def _of_curve(axes: Mapping[str, Any]) -> dict[str, Any]:
+    return {CURVE + name: along for name, along in axes.items()}

@@ -118,18 +118,20 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
                 coords[name] = ((), some[0])
     coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
     described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
-    own: dict[str, Mapping[str, Sequence[Any]]] = {}
+    along: dict[str, dict[Any, Any]] = {}
     for variables in _once(entry.variables for entry in entries):
         described.update(variables)
     for axes_of_some in _once(entry.axes for entry in entries):
-        own.update(axes_of_some)
+        for axes_of in axes_of_some.values():
+            for dim, points in axes_of.items():
+                along[dim] = along.get(dim, {}) | {_key(value): value for value in points}
     moments = _moments(entries)
-    data = _variables(entries, where, shape, dims, own, next(iter(moments), None))
+    data = _variables(entries, where, shape, dims, along, next(iter(moments), None))
     for name, (over, array, _) in data.items():
         data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
     attrs = {name: str(value) for name, value in settings.items()} | environments
-    along = {name: list(some) for axes_of in own.values() for name, some in axes_of.items()}
-    made = xr.Dataset(data, coords | moments | along, attrs)
+    named = {dim: list(some.values()) for dim, some in along.items()}
+    made = xr.Dataset(data, coords | moments | named, attrs)
     if counted == "alpha":
         counts = np.zeros(shape, np.int64)
         counts[where] = np.array([int(count) for count in samples])[kind_of]
@@ -161,14 +163,17 @@ def _variables(
     where: tuple[np.ndarray, ...],
     shape: tuple[int, ...],
     dims: list[str],
-    axes: Mapping[str, Mapping[str, Sequence[Any]]],
+    along: Mapping[str, Mapping[Any, Any]],
     along_curve: str | None,
 ) -> dict[str, Any]:
     """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more.
 
-    Those are called what `axes` calls them, or after the variable.
+    Those are called what their measurement calls them, or after the variable. What it has at a
+    value of a dimension stands there: other measurements, or runs, may have other values `along` a
+    dimension of that name.
     """
     found: dict[str, Any] = {}
+    places = {dim: {key: i for i, key in enumerate(some)} for dim, some in along.items()}
     of_rows = [entry.values for entry in entries]
     for name in sorted(set[str]().union(*of_rows)):
         rows = [i for i, values in enumerate(of_rows) if name in values]
@@ -186,22 +191,30 @@ def _variables(
             whole[index] = some
             found[name] = (tuple(dims), whole, {})
             continue
-        there = zip(zip(*index, strict=True), some, strict=True)
-        arrays = {place: np.asarray(value, float) for place, value in there}
+        at_places = zip(zip(*index, strict=True), some, strict=True)
+        arrays = {place: np.asarray(value, float) for place, value in at_places}
         rank = {array.ndim for array in arrays.values()}
         if len(rank) > 1:
             raise ValueError(
                 f"{name} is a number for some runs and an array for others: it must be one for all"
             )
-        own = tuple(max(a.shape[i] for a in arrays.values()) for i in range(rank.pop()))
+        own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
+        first = int(along_curve is not None and name.startswith(CURVE))
+        axes = [entries[i].axes.get(name, {}) for i in rows]
+        named: Mapping[str, Sequence[Any]] = next((one for one in reversed(axes) if one), {})
+        more = list(named) or [f"{name}_{i}" for i in range(first, len(own))]
+        own[first:] = [len(along.get(dim, range(own[i]))) for i, dim in enumerate(more, first)]
         whole = np.full((*shape, *own), np.nan)
-        for place, array in arrays.items():
-            whole[(*place, *map(slice, array.shape))] = array
-        named = axes.get(name.removeprefix(CURVE), {})
-        more = tuple(named) or tuple(f"{name}_{i}" for i in range(len(own)))
-        if along_curve is not None and name.startswith(CURVE):
-            more = (along_curve, *(named or more[1:]))
-        found[name] = ((*dims, *more), whole, {})
+        for (place, array), mine in zip(arrays.items(), axes, strict=True):
+            if not named:
+                whole[(*place, *map(slice, array.shape))] = array
+                continue
+            mine = mine if list(mine) == list(named) else named
+            at = [[places[dim][_key(value)] for value in some] for dim, some in mine.items()]
+            there = [list(range(n)) for n in array.shape[:first]] + at
+            cut = (some[:n] for some, n in zip(there, array.shape, strict=True))
+            whole[(*place, *np.ix_(*cut))] = array
+        found[name] = ((*dims, *([along_curve] if first else []), *more), whole, {})
     return found
 
 

@@ -14,7 +14,14 @@ data tell: the means of `jk.data.Clusters`. A measurement with numbers of its ow
 subclass of `Measurement`.
 """
 
-from jaxkkt.measurements.base import NEEDS, Function, Measurement, measured, measurement
+from jaxkkt.measurements.base import (
+    NEEDS,
+    Function,
+    Measurement,
+    measured,
+    measurement,
+    require_axes,
+)
 from jaxkkt.measurements.certificates import NOT_CERTIFIED, Certificates
 from jaxkkt.measurements.clusters import ClusterFlips
 from jaxkkt.measurements.flips import Flips
@@ -35,4 +42,5 @@ __all__ = [
     "ledger_table",
     "measured",
     "measurement",
+    "require_axes",
 ]

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.specs.base import Spec, described
+from jaxkkt.specs.base import Spec, described, jsonable
 
 # What a measurement may ask for, by the names of its parameters.
 NEEDS = ("params", "data", "test", "start", "protocol", "curve", "truth")
@@ -46,7 +47,10 @@ class Measurement(Spec):
         return {}
 
     def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
-        """Of variables that are arrays: their dimensions by name, and the values along each."""
+        """Of variables that are arrays: their dimensions by name, and the values along each.
+
+        No value comes twice. An array that is shorter than its dimension is NaN at the end.
+        """
         return {}
 
     def needs(self) -> tuple[str, ...]:
@@ -135,6 +139,25 @@ def measured(here: Measurement, *args: Any) -> dict[str, Array]:
                 f"them, but {name!r} is {type(value).__name__}"
             ) from error
     return values
+
+
+def require_axes(one: Measurement, returned: Mapping[str, Any]) -> None:
+    """Raises ValueError unless the dimensions that a measurement names fit the arrays that it
+    returned, or their shapes."""
+    for name, along in one.axes().items():
+        shape = np.shape(returned[name]) if name in returned else None
+        lengths = tuple(len(some) for some in along.values())
+        told = f"`axes` of the measurement {one.label!r} names for {name!r}"
+        for dim, some in along.items():
+            if len(set(jsonable(list(some)))) < len(some):
+                raise ValueError(f"{told} a value of {dim!r} twice: {list(some)}")
+        if shape is None or (len(shape) == len(lengths) and all(map(int.__le__, shape, lengths))):
+            continue
+        dims = ", ".join(f"{dim!r} of {n} values" for dim, n in zip(along, lengths, strict=True))
+        raise ValueError(
+            f"{told} {dims or 'no dimension'}, but it is an array of shape {shape}: give every "
+            "dimension of it a name, and at least as many values as it is long"
+        )
 
 
 def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
