@@ -108,11 +108,32 @@ def reading(what):
     def data(key, samples, dim):
         return scaled(Factor.value)(key, samples, dim)
 
-    kinds = {"data": data, "initialization": weights, "measure": norm}
-    return {"a class": ("data", Blobs)}.get(what) or (what, kinds[what])
+    def schedule(step):
+        return 0.1 * Factor.value + 0.0 * step
+
+    def rule():
+        return optax.sgd(0.1 * Factor.value)
+
+    def update(gradient, state, params=None):
+        return jax.tree.map(lambda g: -0.1 * Factor.value * g, gradient), state
+
+    kinds = {
+        "a class": ("data", Blobs),
+        "a factory of optimizers": ("optimizer", jk.optimizer(rule)),
+        "a schedule": ("optimizer", jk.optimizer(optax.sgd, learning_rate=schedule)),
+        "a transformation": (
+            "optimizer",
+            optax.chain(optax.GradientTransformation(lambda params: (), update)),
+        ),
+    }
+    functions = {"data": data, "initialization": weights, "measure": norm}
+    return kinds.get(what) or (what, functions[what])
 
 
-@pytest.mark.parametrize("what", ["data", "a class", "initialization", "measure"])
+KINDS = ["data", "a class", "initialization", "measure", "a factory of optimizers", "a schedule"]
+
+
+@pytest.mark.parametrize("what", [*KINDS, "a transformation"])
 def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tmp_path):
     """What was compiled of it would give the old numbers."""
     axis, function = reading(what)

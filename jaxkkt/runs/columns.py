@@ -139,4 +139,6 @@ def _shown(value: Any) -> Any:
     """A field's value as a coordinate can hold it."""
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
+    if callable(value):  # a schedule, or a type
+        return getattr(value, "__name__", type(value).__name__)
     return value

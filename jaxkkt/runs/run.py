@@ -225,8 +225,8 @@ def refuse_changed(runs: Sequence[Run]) -> None:
         curve = () if run.curve is None else run.curve.measure
         for spec in (*(spec for _, spec in run.parts()), *curve):
             own = base.package_of(spec.brought) is None and not getattr(spec, "on_host", False)
-            if own and id(spec.brought) not in looked_at:
-                looked_at.add(id(spec.brought))
+            if own and spec.compiled_as not in looked_at:
+                looked_at.add(spec.compiled_as)
                 base.refuse_changed(spec, **_sizes(run))
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
@@ -164,13 +164,18 @@ class Spec:
         """The class or function whose code says what the spec computes."""
         return type(self)
 
+    @property
+    def compiled_as(self) -> Hashable:
+        """Tells what is compiled of the spec's own functions from what is of others."""
+        return id(self.brought)
+
     def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The functions that a subclass brings, with example arguments: its identity."""
         raise ValueError(f"what {type(self).__name__} computes cannot be told: it has no identity")
 
     def digest(self, **sizes: Any) -> str:
         """A hash of what this spec computes at any of its numbers, at these sizes."""
-        return _digest(_any_numbers(self), **sizes)
+        return _digest(any_numbers(self), **sizes)
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Spec":
@@ -184,7 +189,8 @@ def refuse_changed(spec: Spec, **sizes: Any) -> None:
     For functions that JAX cannot trace nothing is kept, and nothing refused.
     """
     brought = spec.brought
-    _, spec, sizes = _FIRST.setdefault(id(brought), (brought, _any_numbers(spec), sizes))
+    first = brought, any_numbers(spec), sizes
+    _, spec, sizes = _FIRST.setdefault(spec.compiled_as, first)
     try:
         same = _digest(spec, **sizes) == _digest.__wrapped__(spec, **sizes)
     except ValueError:
@@ -205,8 +211,8 @@ def forget_specs() -> None:
     _digest.cache_clear()
 
 
-# Functions and classes from outside the package, by id, with what first used each, at which sizes.
-_FIRST: dict[int, tuple[Any, Spec, dict[str, Any]]] = {}
+# Functions and classes from outside the package, with what first used each, at which sizes.
+_FIRST: dict[Hashable, tuple[Any, Spec, dict[str, Any]]] = {}
 
 
 @cache
@@ -214,7 +220,7 @@ def _digest(spec: Spec, **sizes: Any) -> str:
     return " ".join(digest_of_function(f, *args) for f, args in spec.computations(**sizes))
 
 
-def _any_numbers(spec: S) -> S:
+def any_numbers(spec: S) -> S:
     """The spec for any of its numbers."""
     return jax.tree.map(lambda leaf: type(leaf)(0), spec)
 

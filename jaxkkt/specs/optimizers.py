@@ -1,7 +1,7 @@
 """The rule that moves the weights of a run: its numbers are fields, and ride along with a lane."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from jaxkkt import optimizers
 from jaxkkt.networks import Params
 from jaxkkt.optimizers import FlowTransformation, LinearTransformation
 from jaxkkt.requirements import require_positive
-from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
+from jaxkkt.specs.base import Number, Spec, any_numbers, described, jsonable, unknown_field
 from jaxkkt.specs.identity import function_name
 
 
@@ -135,6 +135,17 @@ class Optax(Optimizer):
     def label(self) -> str:
         return str(getattr(type(self).factory, "__name__", "optax"))
 
+    @property
+    def brought(self) -> Any:
+        """The factory, unless it is optax's own and is given no function: then nothing is own."""
+        factory, given = type(self).factory, self.settings().values()
+        of_optax = str(getattr(factory, "__module__", "")).split(".")[0] == "optax"
+        return type(self) if of_optax and not any(map(callable, given)) else factory
+
+    @property
+    def compiled_as(self) -> Hashable:
+        return any_numbers(self)
+
     def settings(self) -> dict[str, Any]:
         """What the factory is called with."""
         return {name: getattr(self, name) for name in type(self).field_names() if name != "linear"}
@@ -181,6 +192,10 @@ class Transformation(Optimizer):
     @property
     def label(self) -> str:
         return "own"
+
+    @property
+    def brought(self) -> Any:
+        return self.made
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
