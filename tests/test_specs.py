@@ -71,6 +71,24 @@ class TestSpec:
         with pytest.raises(ValueError, match="sigma must be a number, got"):
             Blobs(d=5, samples=4, sigma=value)
 
+    @pytest.mark.parametrize("kind", [jnp.float32, jnp.asarray, np.float32])
+    def test_a_number_of_jax_is_that_number(self, kind):
+        """Its array could not be hashed, and no sweep could take it."""
+        half = kind(0.5)
+        rules = [jk.optimizer(optax.sgd, learning_rate=rate) for rate in (half, 0.5)]
+        specs = [(Blobs(d=5, samples=4, sigma=s), r) for s, r in zip((half, 0.5), rules, strict=1)]
+        runs = [one(data=data, optimizer=rule) for data, rule in specs]
+        assert runs[0] == runs[1]
+        assert hash(runs[0]) == hash(runs[1])
+        batch = Blobs(d=5, samples=4, sigma=jnp.array([0.5, 1.0]))
+        assert jax.vmap(lambda spec: 2 * spec.sigma)(batch).tolist() == [1, 2]
+
+    @pytest.mark.parametrize("value", [[0.1, 0.2], np.array([0.1, 0.2]), jnp.array([0.1, 0.2])])
+    def test_several_numbers_in_one_field_are_told_with_what_to_do(self, value):
+        run = one(optimizer=jk.optimizer(optax.sgd, learning_rate=value))
+        with pytest.raises(ValueError, match=r"learning_rate of 'sgd' is .*jk.grid\(learning_r"):
+            jk.plan_sweep([run])
+
     @pytest.mark.parametrize("value", ["no", 2.7, 0, None, np.ones(2, bool)])
     def test_a_bool_is_true_or_false(self, value):
         with pytest.raises(ValueError, match="normalized must be True or False, got"):
@@ -232,6 +250,20 @@ class TestGrid:
         for axis in ("d", "samples", "alpha"):
             with pytest.raises(ValueError, match=f"arrays, which have their own {axis}: leave it "):
                 jk.grid(data=(x, y), **{axis: 5})
+
+    @pytest.mark.parametrize("x64", [False, True])
+    def test_own_arrays_of_fewer_digits_are_kept_with_as_many_as_jax_computes_with(self, x64):
+        """Programs are compiled for those, and took no others."""
+        x, y = np.eye(4, 3, dtype=np.float16) / 3, np.array([1, -1, 1, -1], np.float16)
+        with jax.enable_x64(x64):
+            for kind in (np.float16, np.float32):
+                data = jk.data.Arrays(x.astype(kind), y.astype(kind), x, y)
+                for drawn in (data.draw_training(0), data.draw_held_out(0)):
+                    assert drawn.x.dtype == drawn.y.dtype == (np.float64 if x64 else np.float32)
+                    np.testing.assert_array_equal(drawn.x, x)
+            data = jk.data.Arrays((x / 3).tolist(), y.tolist())
+            np.testing.assert_array_equal(data.x, np.asarray((x / 3).tolist(), data.x.dtype))
+            assert data.x.dtype == (np.float64 if x64 else np.float32)
 
 
 class TestOwnDraws:

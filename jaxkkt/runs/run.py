@@ -115,7 +115,12 @@ class Run(Spec):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((*self.apart_from_seed, self.seed))
+        try:
+            return hash((*self.apart_from_seed, self.seed))
+        except TypeError:
+            for _, spec in self.parts():
+                spec.require_hashable()
+            raise
 
     @property
     def apart_from_seed(self) -> tuple[Any, ...]:

@@ -81,6 +81,8 @@ class Spec:
     def __post_init__(self) -> None:
         for name, kind in self._numeric.items():
             value = getattr(self, name)
+            if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+                value = value.item() if value.ndim == 0 else value
             if value is None or isinstance(value, jax.Array):
                 continue
             wanted = Real if kind is float else Integral
@@ -122,6 +124,22 @@ class Spec:
         for name in names:
             if name not in cls.field_names():
                 raise ValueError(unknown_field(name, cls.field_names(), cls.__name__))
+
+    def require_hashable(self) -> None:
+        """Raises ValueError for a field whose value cannot be told from others by a hash."""
+        for name in self.field_names():
+            value = getattr(self, name)
+            try:
+                hash(value)
+            except TypeError as error:
+                if isinstance(value, Spec):
+                    continue
+                raise ValueError(
+                    f"{name} of {self.label!r} is {value!r}, but a run has one value of each field "
+                    "that can be hashed, a number, text or a tuple of them: several values are an "
+                    f"axis of the grid, as in jk.grid({name}=[0.1, 0.2], ...), and arrays are for "
+                    "functions that close over them"
+                ) from error
 
     def values(self) -> dict[str, Any]:
         """The fields that tables show, by name: all that are no specs themselves."""

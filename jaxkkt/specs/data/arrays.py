@@ -3,6 +3,7 @@
 from functools import cached_property
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -19,7 +20,7 @@ class Arrays(Data, kw_only=False):
     Every seed trains on all of them, from other initial weights. They are told from others by a
     hash of their numbers, and copied: what happens to your arrays later does not matter.
     Raises ValueError for data that do not fit, as `datasets.validate` does; float64 is refused
-    while JAX would round it.
+    while JAX would round it. What has fewer digits than JAX computes with is kept with as many.
     """
 
     same_for_all_seeds: ClassVar[bool] = True
@@ -35,8 +36,7 @@ class Arrays(Data, kw_only=False):
         for name in ("x", "y", "x_test", "y_test"):
             value = getattr(self, name)
             if value is not None:
-                kept = np.array(value, None if hasattr(value, "dtype") else np.float32)
-                kept.flags.writeable = False
+                kept = np.array(value, None if hasattr(value, "dtype") else _precision())
                 object.__setattr__(self, name, kept)
         datasets.validate(self.x, self.y)
         if (self.x_test is None) != (self.y_test is None):
@@ -47,6 +47,11 @@ class Arrays(Data, kw_only=False):
                 raise ValueError(
                     f"held-out points have dimension {self.x_test.shape[1]}, the others {self.d}"
                 )
+        for name in ("x", "y", "x_test", "y_test"):
+            if getattr(self, name) is not None:
+                kept = getattr(self, name).astype(_precision(), copy=False)
+                kept.flags.writeable = False
+                object.__setattr__(self, name, kept)
 
     @property
     def d(self) -> int:
@@ -92,3 +97,8 @@ class Arrays(Data, kw_only=False):
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Arrays":
         raise ValueError("JSON holds the hash of an array, not its numbers: make the spec anew")
+
+
+def _precision() -> Any:
+    """That of JAX's floating-point numbers."""
+    return jax.dtypes.canonicalize_dtype(float)
