@@ -104,6 +104,7 @@ class TestOwn:
             (lambda params: {"curve_x": 0.0}, "returns 'curve_x', which is the engine's own"),
             (lambda params: {"flip_size": 0.0}, "both return 'flip_size'"),
             (lambda params: {"x": "a word"}, "must return numbers or arrays, or a dictionary"),
+            (lambda params: {"x": params.v + 1j}, "'x' is complex64: give its real and imagin"),
             (lambda network: 0.0, "asks for 'network': its parameters may be 'params'"),
             (0.5, "a measurement is a function, such as f"),
         ],
@@ -218,6 +219,12 @@ class Strongest(jk.Measurement):
 
     def axes(self):
         return {self.returned: {self.named: self.ranks}}
+
+
+def test_curves_of_other_moments_are_refused_before_training():
+    runs = [*jk.grid(**AXES, curve=jk.Curve([-1])), *jk.grid(**AXES, curve=jk.Curve([-2]))]
+    with pytest.raises(ValueError, match="the runs of a table must have the same curve"):
+        jk.plan_sweep(runs)
 
 
 class TestNamedDimensions:

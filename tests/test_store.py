@@ -57,6 +57,15 @@ class TestArguments:
         with pytest.raises(ValueError, match="patience must be a positive number of seconds, got"):
             jk.sweep(RUNS, patience=patience)
 
+    @pytest.mark.parametrize("executor", [4, "dask", jk.Workers])
+    def test_an_executor_has_a_submit(self, unchecked, executor):
+        with pytest.raises(ValueError, match=r"with jk\.Workers\(4\) as workers`, got"):
+            jk.sweep(RUNS, executor=executor)
+
+    def test_a_network_is_that_of_one_run(self, unchecked, tmp_path):
+        with pytest.raises(ValueError, match=r"takes one jk\.Run of those of the sweep, got \["):
+            jk.load_network(tmp_path, RUNS)
+
     def test_a_store_is_a_folder_with_a_name(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -450,8 +459,8 @@ class TestShards:
         files = [tmp_path / name / "results.nc" for name in ("shared", "whole")]
         assert files[0].read_bytes() == files[1].read_bytes()
 
-    @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (7, 7)])
-    def test_those_there_are(self, shard):
+    @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (7, 7), "1/2", (1.0, 2), 3])
+    def test_those_there_are(self, unchecked, shard):
         with pytest.raises(ValueError, match=r"a shard is one of|not enough for 7 shards"):
             sweep(self.runs, shard=shard)
 

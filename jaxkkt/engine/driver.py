@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -102,8 +102,8 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 
-    Raises ValueError where two measurements of a run return the same name, and where a field has
-    one that the table needs for something else.
+    Raises ValueError where two measurements of a run return the same name, where a field has one
+    that the table needs for something else, and where runs have curves of other moments.
     """
     used, wanted = devices(), unique(runs)
     buckets = plan(wanted, used)
@@ -115,6 +115,8 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
             names_of(run, run.curve.measure)
         dimensions |= dimensions_of(run)
     require_free_names(wanted, returned, dimensions)
+    if len({(run.curve.dimension, run.curve.moments) for run in wanted if run.curve}) > 1:
+        raise ValueError("the runs of a table must have the same curve: sweep them apart")
     return Plan(tuple(buckets), streams(buckets, used))
 
 
@@ -168,6 +170,11 @@ def sweep(
     wanted = unique(runs)
     if not isinstance(patience, Real) or not patience > 0:
         raise ValueError(f"patience must be a positive number of seconds, got {patience!r}")
+    if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
+        raise ValueError(
+            "executor must have the `submit` of concurrent.futures, such as `workers` in "
+            f"`with jk.Workers(4) as workers`, got {executor!r}"
+        )
     store = None if store is None else Store(store).folder
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
@@ -262,6 +269,8 @@ def load_network(store: str | Path, run: Run) -> Params:
 
     Raises ValueError where the store has none of this run.
     """
+    if not isinstance(run, Run):
+        raise ValueError(f"load_network takes one jk.Run of those of the sweep, got {run!r:.80}")
     return Store.existing(store).load_network(run.name)
 
 
@@ -323,9 +332,14 @@ def _share(
         shard = jax.process_index() + 1, jax.process_count()
     if shard is None:
         return tuple(buckets), list(runs), WHOLE
+    pair = isinstance(shard, Sequence) and len(shard) == 2
+    if (
+        not pair
+        or not all(isinstance(one, Integral) for one in shard)
+        or not 1 <= shard[0] <= shard[1]
+    ):
+        raise ValueError(f"a shard is one of (1, n) to (n, n), got {shard!r}")
     which, count = shard
-    if not 1 <= which <= count:
-        raise ValueError(f"a shard is one of (1, n) to (n, n), got {shard}")
     mine = set([run for bucket in buckets for run in bucket.runs][which - 1 :: count])
     if not mine:
         raise ValueError(f"there are {len(runs)} runs: not enough for {count} shards")

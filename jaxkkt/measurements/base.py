@@ -125,19 +125,22 @@ def measurement(value: Any) -> Measurement:
 
 
 def measured(here: Measurement, *args: Any) -> dict[str, Array]:
-    """What a measurement returns, by name; ValueError where that is no number or array."""
+    """What a measurement returns, by name; ValueError where that is no real number or array."""
     found = here.measure(*args)
     if not isinstance(found, Mapping):
         found = {here.label.replace(" ", "_"): found}
     values = {}
     for name, value in found.items():
+        told = f"the measurement {here.label!r} must return numbers or arrays, or a dictionary of "
         try:
-            values[str(name)] = jnp.asarray(value)
+            array = jnp.asarray(value)
         except (TypeError, ValueError) as error:
+            raise ValueError(f"{told}them, but {name!r} is {type(value).__name__}") from error
+        if jnp.iscomplexobj(array):
             raise ValueError(
-                f"the measurement {here.label!r} must return numbers or arrays, or a dictionary of "
-                f"them, but {name!r} is {type(value).__name__}"
-            ) from error
+                f"{told}them, but {name!r} is {array.dtype}: give its real and imaginary parts"
+            )
+        values[str(name)] = array
     return values
 
 

@@ -235,7 +235,10 @@ _FIRST: dict[Hashable, tuple[Any, Spec, dict[str, Any]]] = {}
 
 @cache
 def _digest(spec: Spec, **sizes: Any) -> str:
-    return " ".join(digest_of_function(f, *args) for f, args in spec.computations(**sizes))
+    name = function_name(spec.brought)
+    return " ".join(
+        digest_of_function(f, *args, name=name) for f, args in spec.computations(**sizes)
+    )
 
 
 def any_numbers(spec: S) -> S:

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 
-def digest_of_function(function: Callable[..., Any], *arguments: Any) -> str:
-    """A hash of what `function` computes from arrays like `arguments`.
+def digest_of_function(function: Callable[..., Any], *arguments: Any, name: str = "") -> str:
+    """A hash of what `function` computes from arrays like `arguments`; errors call it `name`.
 
     It is that of the function's StableHLO: operations, literals, and the arrays it closes over.
     Raises ValueError for a function that cannot be traced, or that calls back into Python, where
     the text does not show what is computed.
     """
-    name = function_name(function)
+    name = name or function_name(function)
 
     def computes(*traced: Any) -> Any:
         return function(*traced)
