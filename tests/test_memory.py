@@ -144,3 +144,11 @@ def test_the_lanes_come_from_the_memory(monkeypatch):
         assert 0.3 * gigabytes * 2**30 < bucket.bytes <= 0.4 * gigabytes * 2**30
         found.append(bucket.lanes)
     assert found[1] > 4 * found[0]
+
+
+@pytest.mark.parametrize("d", [100, 20_000, 100_000, 10_000_000])
+def test_networks_of_many_dimensions_are_few_at_a_time_however_small_their_steps(d):
+    """A single run at d = 100,000 took 18 GB, at 40 MB a network: 32 lanes, most of them idle."""
+    (bucket,) = jk.plan_sweep(jk.grid(d=d, samples=10, width=100, seed=0)).buckets
+    assert bucket.lanes == 1 or bucket.lanes * 4 * d * (100 + 10) < 2**26
+    assert (bucket.lanes == 32) == (d == 100)

@@ -267,7 +267,7 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
     elif any(one.on_host for run in runs for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
-        lanes = _lanes_of_a_core(batch, k)
+        lanes = _within_a_turn(_lanes_of_a_core(batch, k), of_one)
         slots = lanes * _groups(lanes, len(runs), work * protocol.guessed_steps, of_one)
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
@@ -296,6 +296,14 @@ def _all_measured(run: Run) -> tuple[Measurement, ...]:
 def _lanes_of_a_core(batch: int, k: int) -> int:
     """How many small networks a core steps faster at a time than one by one."""
     return next((lanes for most, lanes in LANES_OF_A_CORE if batch * k <= most), 1)
+
+
+def _within_a_turn(lanes: int, bytes_: int) -> int:
+    """Half as many lanes, and so on, where many dimensions make networks large that are small to
+    step."""
+    while lanes > 1 and lanes * bytes_ > TURN_BYTES:
+        lanes //= 2
+    return lanes
 
 
 def _groups(lanes: int, runs: int, operations: float, bytes_: int) -> int:
