@@ -54,6 +54,35 @@ def wait_for(path, seconds):
     return "lived"
 
 
+def test_where_no_process_can_be_started_that_is_told(monkeypatch):
+    """And is not waited for."""
+    with Workers(1) as workers:
+
+        def submit(*_):
+            raise OSError("cannot allocate memory")
+
+        monkeypatch.setattr(workers._pool, "submit", submit)
+        for future in [workers.submit(square, i) for i in range(2)]:
+            with pytest.raises(OSError, match="cannot allocate memory"):
+                future.result(timeout=30)
+
+
+@pytest.mark.slow
+def test_a_worker_that_would_start_workers_says_what_its_script_lacks(tmp_path):
+    """Its parent waited for it, and it for its own, for ever."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from jaxkkt.engine.workers import Workers\n"
+        "with Workers(1) as workers:\n"
+        "    print(workers.submit(int, 1).result())\n"
+    )
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 1
+    assert 'put what starts them below `if __name__ == "__main__":`' in ended.stderr
+    assert "WorkerKilled: 3 processes died while they did this" in ended.stderr
+
+
 @pytest.mark.slow
 class TestWorkers:
     def test_do_what_they_are_given(self):

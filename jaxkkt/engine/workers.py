@@ -35,9 +35,16 @@ class Workers:
     did is done again: when all else is done, and alone. What was running three times when a process
     died raises WorkerKilled, and the others go on. The processes end with this one, however that
     ends; signals are for this one alone.
+    Raises RuntimeError in such a process: it imports the script that started it, whose workers must
+    be below `if __name__ == "__main__":`.
     """
 
     def __init__(self, count: int) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError(
+                "a worker imports the script that starts it, and would start workers of its own: "
+                'put what starts them below `if __name__ == "__main__":`'
+            )
         if count < 1:
             raise ValueError(f"a sweep needs at least 1 worker, got {count}")
         self._count, self._pool = count, _new_pool(count)
@@ -114,6 +121,8 @@ class Workers:
             dead.set_exception(BrokenExecutor())
             task.kills -= 1
             self._running[dead] = task
+        except Exception as error:  # no process can be started
+            task.future.set_exception(error)
 
     def _processes(self) -> list[BaseProcess]:
         return list((self._pool._processes or {}).values())
