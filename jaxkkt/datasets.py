@@ -122,7 +122,8 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
         )
     labels = set(np.unique(np.asarray(y, float)).tolist())
     if not labels <= {-1.0, 1.0}:
-        raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}")
+        hint = ": of 0 and 1 they are 2 * y - 1" if labels <= {0.0, 1.0} else ""
+        raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}{hint}")
     if len(labels) < 2:
         raise ValueError(
             f"both labels must occur, but every sample has y = {labels.pop():g}: the max-margin "

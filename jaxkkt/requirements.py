@@ -31,7 +31,11 @@ def require_precision(**arrays: object) -> None:
         if not isinstance(array, jax.Array | np.ndarray | np.generic):
             raise ValueError(f"{name} must be an array, got {_kind(array)}")
         if not np.issubdtype(array.dtype, np.floating):
-            raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
+            wanted = jax.dtypes.canonicalize_dtype(float)
+            raise ValueError(
+                f"{name} must hold floating-point numbers, got {array.dtype}: for example "
+                f"{name}.astype('{wanted}')"
+            )
         if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
             raise ValueError(
                 f"{name} is float64, which JAX would round to float32: pass float32, or call "
