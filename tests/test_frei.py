@@ -192,6 +192,14 @@ def test_the_robust_and_the_linear_network(setting):
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_clusters_of_lists_of_whole_numbers_keep_their_noise():
+    c = frei.clusters([[2, 0, 0, 0], [0, 2, 0, 0]], [1, -1], 0.5)
+    assert float(c.sigma) == 0.5
+    assert float(c.delta) == pytest.approx(4 * 0.5 * 2 * np.log(4))
+    assert {leaf.dtype for leaf in frei.robust_network(c)} == {jnp.dtype("float64")}
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("means", "labels", "sigma", "message"),
     [

@@ -187,6 +187,13 @@ def test_the_robust_network_keeps_its_promise():
         vardi.robust_network(x, y, 1.0)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_the_robust_network_of_lists_of_whole_numbers_is_not_rounded():
+    network = vardi.robust_network([[2, 0, 0, 0], [0, 2, 0, 0]], [1, -1], 0.25)
+    np.testing.assert_allclose(network.b, -1.25 / 0.75)
+    assert {leaf.dtype for leaf in network} == {jnp.dtype("float64")}
+
+
 @pytest.mark.parametrize("d", [3, 10, 100])
 def test_the_density_of_correlations(d):
     total, _ = scipy.integrate.quad(lambda t: float(vardi.correlation_density(t, d)), 0, 1)

@@ -7,7 +7,7 @@ v_j > 0, J- those with v_j < 0; u = sum_q y_q mu_q. What the paper says of a KKT
 `theory.KKTPoint` and the `Clusters` that its samples came from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import as_arrays, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product
@@ -99,16 +99,19 @@ class Clusters(NamedTuple):
 
 
 def clusters(
-    means: Float[Array | np.ndarray, "k d"],
-    labels: Float[Array | np.ndarray, " k"],
+    means: Float[Array | np.ndarray, "k d"] | Sequence,
+    labels: Float[Array | np.ndarray, " k"] | Sequence,
     sigma: float | Float[Array | np.ndarray, ""],
     d: float | Float[Array | np.ndarray, ""] | None = None,
 ) -> Clusters:
     """Clusters in R^d; d is that of the means, unless they are written in a subspace (`jk.spans`).
 
-    Raises ValueError unless the means fit their labels, in {-1, 1}, and sigma is positive."""
+    Raises ValueError unless the means fit their labels, in {-1, 1}, and sigma is positive, and
+    unless both hold floating-point numbers of one precision that JAX keeps; lists of numbers may
+    be whole.
+    """
     require_positive(sigma=sigma)
-    means, labels = jnp.asarray(means), jnp.asarray(labels)
+    means, labels = as_arrays(means=means, labels=labels)
     if means.ndim != 2 or labels.shape != means.shape[:1]:
         raise ValueError(
             f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"

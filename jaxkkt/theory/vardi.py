@@ -7,7 +7,7 @@ those that attain the margin, as in Corollary 4.1 (`on_margin`). J+ are the neur
 J- the others; u = sum_{i in I} y_i x_i. Lemmas C.1 to C.9 are numbered as in the arXiv version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, lgamma
 from typing import Any, NamedTuple
@@ -116,17 +116,18 @@ def perturbation(point: KKTPoint, s: Summary) -> Float[Array, " d"]:
 
 
 def robust_network(
-    x: Float[Array | np.ndarray, "n d"], y: Float[Array | np.ndarray, " n"], c: Real
+    x: Float[Array | np.ndarray, "n d"] | Sequence,
+    y: Float[Array | np.ndarray, " n"] | Sequence,
+    c: Real,
 ) -> Params:
     """Theorem 3.1: one neuron a sample, v_j = y_j, w_j = 2 x_j / (d (1-c)), b_j = -(1+c)/(1-c).
 
     Where |x_i| = sqrt(d) and all |<x_i, x_l>| <= c d, N(x_i) = y_i and no x_i is flipped within
     `robust_radius`. Raises ValueError unless 0 <= c < 1.
     """
-    datasets.validate(x, y)
+    x, y = datasets.validate(x, y)
     if not isinstance(c, jax.core.Tracer) and not 0 <= c < 1:
         raise ValueError(f"c is a share of d in [0, 1), got {c}")
-    x, y = jnp.asarray(x), jnp.asarray(y)
     bias = jnp.full(y.shape, -(1 + c) / (1 - c), x.dtype)
     return Params(2 * x / (x.shape[1] * (1 - c)), bias, y)
 
