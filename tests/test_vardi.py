@@ -129,6 +129,13 @@ def test_assumptions_on_the_samples(orthogonal):
         vardi.summary(x, y, y > 0)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("chosen", [[True], np.array([1, 1, 0, 1]), np.array([0, 3])])
+def test_a_choice_that_is_not_one_truth_value_a_sample_is_refused(orthogonal, chosen):
+    with pytest.raises(ValueError, match=r"chosen must hold True or False .*shape \(4,\), got"):
+        vardi.summary(orthogonal.x, orthogonal.y, chosen)
+
+
 def test_the_corollary_is_about_the_samples_on_the_margin(orthogonal):
     """A fifth sample far inside its class has no multiplier, another norm, and changes nothing."""
     w = orthogonal.params.w

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_samples
+from jaxkkt.requirements import as_mask, as_samples
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 
@@ -70,18 +70,20 @@ class Summary(NamedTuple):
 def summary(
     x: Float[Array | np.ndarray, "n d"],
     y: Float[Array | np.ndarray, " n"],
-    chosen: Bool[Array | np.ndarray, " n"] | None = None,
+    chosen: Bool[Array | np.ndarray, " n"] | Sequence | None = None,
     d: Real | None = None,
 ) -> Summary:
     """The summary of all samples, or of the chosen ones; those with y = 0 are padding.
 
     Points of R^d written in coordinates of a subspace (`jk.spans`) need their own d.
 
-    Raises ValueError for labels other than -1 and 1, arrays that do not fit, and samples of one
-    label alone: there is no other class to be flipped to.
+    Raises ValueError for labels other than -1 and 1, arrays that do not fit, a choice that is not
+    one truth value a sample, and samples of one label alone: there is no other class to be flipped
+    to.
     """
     x, y = as_samples(x=x, y=y)
-    chosen = (y != 0) if chosen is None else jnp.asarray(chosen) & (y != 0)
+    real = y != 0
+    chosen = real if chosen is None else as_mask("chosen", chosen, y.shape[0]) & real
     count = jnp.sum(chosen, dtype=x.dtype)
     positive = jnp.sum(chosen & (y > 0), dtype=x.dtype)
     share = jnp.minimum(positive, count - positive) / jnp.maximum(count, 1)
