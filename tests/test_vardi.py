@@ -212,6 +212,15 @@ def test_the_density_of_correlations(d):
     assert above == pytest.approx(tail, abs=5 * (tail * (1 - tail) / 20_000) ** 0.5 + 1e-9)
 
 
+def test_correlations_that_cannot_be_are_refused():
+    for t in (1.5, -0.5, float("nan"), np.array([0.5, 1.1])):
+        with pytest.raises(ValueError, match=r"t is the size .*, in \[0, 1\], got"):
+            vardi.correlation_density(t, 3)
+    for half in (True, False):
+        with pytest.raises(ValueError, match="the lemma is one of dimensions d >= 2, got 0"):
+            vardi.uncorrelated(10, 0, half=half)
+
+
 def test_the_lemma_of_correlations_is_a_lower_bound():
     # d^2 (d) (3/4)^((d-3)/2) for m = d = 100: 1e6 times 8.7e-7.
     expected = 1 - 100**3 * 0.75**48.5

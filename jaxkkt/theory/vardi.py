@@ -143,10 +143,13 @@ def robust_radius(s: Summary) -> Float[Array, ""]:
 def correlation_density(t: float | np.ndarray, d: int) -> Any:
     """The density of |<x, x'>| of two points uniform on the unit sphere of R^d, at 0 <= t <= 1:
 
-    2 / B(1/2, (d-1)/2) (1 - t^2)^((d-3)/2). Appendix B, equation 8. Raises ValueError for d < 2.
+    2 / B(1/2, (d-1)/2) (1 - t^2)^((d-3)/2). Appendix B, equation 8. Raises ValueError for d < 2
+    and t outside [0, 1].
     """
     if d < 2:
         raise ValueError(f"the density is one of dimensions d >= 2, got {d}")
+    if not np.all((np.asarray(t) >= 0) & (np.asarray(t) <= 1)):
+        raise ValueError(f"t is the size of a product of unit vectors, in [0, 1], got {t}")
     scale = 2 * exp(lgamma(d / 2) - lgamma(0.5) - lgamma((d - 1) / 2))  # 2 / B(1/2, (d - 1) / 2)
     return scale * (1 - t**2) ** ((d - 3) / 2)
 
@@ -157,8 +160,10 @@ def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
     |<x_i, x_l>| <= 1/2 (`half`): 1 - m^2 d (3/4)^((d-3)/2), or
     |<x_i, x_l>| <= ln(d) / sqrt(d): 1 - m^2 d^(1 - ln(d)/4), for d >= 6.
 
-    m = d^k in the paper. Negative where the lemma says nothing.
+    m = d^k in the paper. Negative where the lemma says nothing. Raises ValueError for d < 2.
     """
+    if d < 2:
+        raise ValueError(f"the lemma is one of dimensions d >= 2, got {d}")
     logarithm = np.log(d)
     power = (d - 3) / 2 * np.log(0.75) if half else -(logarithm**2) / 4
     failing = 2 * np.log(samples) + logarithm + power
