@@ -157,6 +157,14 @@ def test_points_that_are_not_nice_are_left_out(setting):
     assert frei.signs(moved).holds
 
 
+def test_claims_about_nice_points_hold_where_none_is_nice(setting):
+    """No claim is made of points far off, so none of them may be told to break one."""
+    away = setting._replace(test_x=setting.test_x - 9 * setting.clusters.u[None])
+    assert not away.nice.any()
+    for claim in (frei.not_far_off, frei.opposing_neurons, frei.signs, frei.outputs):
+        assert claim(away).holds
+
+
 def test_the_probabilities():
     """Proposition A.1, Theorem A.1 and Lemma 2.1 say nothing at small d, much at large."""
     d, n = 1000, 10

@@ -155,6 +155,15 @@ def test_the_step_constant_and_the_cone(networks_in_ball):
     assert cone.holds.all()
 
 
+def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
+    one = networks.Params(jnp.array([[1.0, 0.0]]), jnp.zeros(1), jnp.ones(1))
+    check = wang.cone(one, jnp.array([1.0, 0.0]), 3.0)
+    assert np.isinf(check.bound)
+    assert np.isinf(check.measured)
+    assert check.slack == 0
+    assert check.holds
+
+
 def test_the_window_of_widths():
     least, most = wang.width_window(100, gamma=0.05)
     assert least == pytest.approx(100**2.4)

@@ -75,11 +75,13 @@ def tightest(
 ) -> Check:
     """The claim measured >= bound for all entries `where` it is made, at that with the least slack.
 
-    `rounding` is in units of the largest entry measured.
+    `rounding` is in units of the largest entry measured. A claim about no entry holds: inf is
+    measured.
     """
     slack = jnp.where(where, measured - bound, jnp.inf)
     place = jnp.argmin(slack)
     here, least = (jnp.broadcast_to(a, slack.shape).ravel()[place] for a in (measured, bound))
+    here = jnp.where(jnp.any(where), here, jnp.inf)
     scale = jnp.max(jnp.abs(jnp.where(where, measured, 0)))
     return at_least(here, least, assumptions, tolerance=rounding * scale)
 
@@ -118,7 +120,7 @@ def _check(
     measured = jnp.asarray(measured)
     applies = _all(assumptions)
     bound = jnp.where(applies, bound, jnp.nan)
-    slack = sign * (bound - measured)
+    slack = jnp.where(bound == measured, 0, sign * (bound - measured))  # inf - inf is NaN
     return Check(
         assumptions, bound, measured, slack, slack >= -tolerance, applies & jnp.asarray(vacuous)
     )
