@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked
 from jaxkkt.protocols import Protocol
-from jaxkkt.requirements import require_precision
+from jaxkkt.requirements import require_not_negative, require_precision
 from jaxkkt.specs.optimizers import Descent, Flow
 
 # Below what any network in a ball of sensible size reaches: the ball ends the run.
@@ -26,9 +26,11 @@ def distances(params: Params, start: Params) -> Float[Array, " k"]:
 def project(params: Params, start: Params, weight_radius: float | Float[Array, ""]) -> Params:
     """The nearest network with |w_j - w_j,0| <= V = `weight_radius` for every j, each on its own.
 
-    b and v stay as they are. Raises ValueError for networks that do not fit together.
+    b and v stay as they are. Raises ValueError for networks that do not fit together, and a radius
+    that is negative or not finite.
     Wang et al. (2022), Algorithm 1, line 11, for V = C0 / sqrt(k).
     """
+    require_not_negative(weight_radius=weight_radius)
     moved = _moved(params, start)
     length = lengths(moved)[:, None]
     largest = jnp.asarray(weight_radius, moved.dtype)

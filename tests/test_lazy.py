@@ -55,6 +55,12 @@ class TestBall:
             lazy.project(inside, start, 2.0), inside, rtol=1e-6, atol=1e-6
         )  # rounding of 2
 
+    @pytest.mark.parametrize("radius", [-1.0, float("nan"), float("inf")])
+    def test_a_radius_that_is_none_is_refused(self, radius):
+        start, _, _ = case()
+        with pytest.raises(ValueError, match="weight_radius must be at least 0 and finite, got"):
+            lazy.project(start, start, radius)
+
     def test_a_projection_moves_no_two_networks_apart(self):
         start, _, _ = case()
         a, b = (start._replace(w=start.w + 2 * normal(i, *start.w.shape)) for i in (1, 2))
