@@ -3,14 +3,17 @@
 Frei, Vardi, Bartlett, Srebro (2023), Section 2. `theory.frei` has what the paper proves of them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import spans
 from jaxkkt.networks import PRECISION
+from jaxkkt.requirements import as_arrays
 
 ARRANGEMENTS = ("sphere", "orthogonal")
 # Draws of all samples' clusters, of which the first with both labels is taken.
@@ -47,10 +50,13 @@ def means(
     sqrt(rho) e + sqrt(1 - rho) g_q for the unit vectors g_q of the arrangement, so that
     <mu_q, mu_q'> = rho d where it is orthogonal. With `ambient` they are of that dimension, in the
     first of `dim` coordinates of `spans`. Raises ValueError where d has no room for that
-    many orthogonal directions, e among them. Frei et al. (2023), Example 1.
+    many orthogonal directions, e among them, and for another correlation. Frei et al. (2023),
+    Example 1.
     """
     if arrangement not in ARRANGEMENTS:
         raise ValueError(f"unknown arrangement {arrangement!r}: choose from {ARRANGEMENTS}")
+    if not isinstance(correlation, jax.core.Tracer) and not 0 <= correlation < 1:
+        raise ValueError(f"correlation must be in [0, 1), got {correlation}")
     drawn = _normal(key, clusters + 1, dim, ambient)
     if arrangement == "orthogonal":
         if clusters + 1 > dim:
@@ -76,8 +82,8 @@ def labels(clusters: int, balance: float = 0.5) -> Float[Array, " k"]:
 
 def sample(
     key: PRNGKeyArray,
-    means: Float[Array, "k d"],
-    labels: Float[Array, " k"],
+    means: Float[Array | np.ndarray, "k d"] | Sequence,
+    labels: Float[Array | np.ndarray, " k"] | Sequence,
     sigma: float | Float[Array, ""],
     samples: int,
     ambient: float | Float[Array, ""] | None = None,
@@ -87,7 +93,14 @@ def sample(
 
     The q are drawn until both labels occur, since the theory asks for both. With `ambient` the xi
     are vectors of that dimension, those from `first` on in the coordinates of `spans`.
+    Raises ValueError unless there is a label for every mean, and both hold floating-point numbers
+    of one precision that JAX keeps; lists of numbers may be whole.
     """
+    means, labels = as_arrays(means=means, labels=labels)
+    if means.ndim != 2 or labels.shape != means.shape[:1]:
+        raise ValueError(
+            f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
+        )
     cluster_key, noise_key = jax.random.split(key)
     drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
     y = labels[drawn]

@@ -50,6 +50,28 @@ class TestDraws:
         _, y, _ = jax.vmap(lambda key: mixtures.sample(key, means, labels, 1.0, 2))(keys)
         assert (y.sum(axis=1) == 0).all()
 
+    @pytest.mark.parametrize("rho", [-0.5, 1.0, 1.5, float("nan")])
+    def test_a_correlation_outside_its_range_is_refused(self, rho):
+        with pytest.raises(ValueError, match=r"correlation must be in \[0, 1\), got"):
+            mixtures.means(jax.random.key(0), 3, 5, correlation=rho)
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_means_of_whole_numbers_keep_their_noise(self):
+        whole, labels = [[3, 0], [0, 3]], [1, -1]
+        got = mixtures.sample(jax.random.key(0), whole, labels, 0.5, 8)
+        expected = mixtures.sample(
+            jax.random.key(0), 3 * jnp.eye(2), jnp.array([1.0, -1.0]), 0.5, 8
+        )
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("labels", [[1.0, -1.0, 1.0], [1.0, -1.0]])
+    def test_every_mean_needs_a_label(self, labels):
+        count = 5 - len(labels)
+        with pytest.raises(ValueError, match=r"means must be \(k, d\) and labels \(k,\), got"):
+            mixtures.sample(jax.random.key(0), jnp.eye(count, 4), jnp.array(labels), 1.0, 8)
+
 
 class TestSpec:
     def test_training_and_fresh_points_share_their_means(self):
