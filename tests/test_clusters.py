@@ -206,6 +206,12 @@ class TestNeighbours:
         assert np.isinf(got).any()
         assert ((got > 0.01) & (got < 40)).sum() > 10
 
+    def test_a_class_without_samples_loses_every_point(self):
+        x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.ones(2)
+        fresh = jk.Dataset(np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0]))
+        got = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([1.0, 0.0]))
+        assert got.tolist() == [np.inf, 0]
+
     def test_two_samples_are_told_apart_half_way(self):
         x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.array([1.0, -1.0])
         fresh = jk.Dataset(np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0]))

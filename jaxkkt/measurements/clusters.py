@@ -80,7 +80,8 @@ def neighbour_flip_sizes(
         with np.errstate(divide="ignore", invalid="ignore"):
             at = rise / fall
         start = np.max(np.where(fall > 0, at, 0), axis=1, initial=0)
-        end = np.min(np.where(fall < 0, at, np.where((fall == 0) & (rise >= 0), 0, np.inf)), axis=1)
+        never = np.where((fall == 0) & (rise >= 0), 0, np.inf)
+        end = np.min(np.where(fall < 0, at, never), axis=1, initial=np.inf)
         found[i] = np.min(np.where(start < end, start, np.inf), initial=np.inf)
     return found
 
