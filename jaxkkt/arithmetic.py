@@ -9,6 +9,12 @@ def ratio(a: Array, b: Array) -> Array:
     return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
 
 
+def scale(a: Array) -> Array:
+    """The largest |a|, and 1 where that is 0, infinite or NaN."""
+    largest = jnp.max(jnp.abs(a), initial=0)
+    return jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
+
+
 def lengths(rows: Array) -> Array:
     """Norms along the last axis, of rows whose squares may not be representable."""
     largest = jnp.max(jnp.abs(rows), axis=-1)

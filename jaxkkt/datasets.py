@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxkkt.arithmetic import scale
 from jaxkkt.networks import PRECISION, Size, check_sizes
 from jaxkkt.requirements import as_arrays, as_samples, require_precision
 
@@ -88,11 +89,13 @@ def half_distances(
     """
     x, y = as_samples(x=x, y=y)
     others, labels = as_samples(x.dtype, x=others, y=labels)
+    unit = jnp.maximum(scale(x), scale(others))
+    x, others = x / unit, others / unit  # squares in other units may not be representable
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]
     squared = squares - 2 * jnp.dot(x, others.T, precision=PRECISION)
     opposite = y[:, None] * labels[None] < 0
     nearest = jnp.min(jnp.where(opposite, squared, jnp.inf), axis=1)
-    return jnp.sqrt(jnp.maximum(nearest, 0)) / 2
+    return unit * jnp.sqrt(jnp.maximum(nearest, 0)) / 2
 
 
 def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence) -> Dataset:

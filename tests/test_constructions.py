@@ -176,6 +176,22 @@ def test_one_nearest_neighbour_in_the_plane():
     )
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_sizes_scale_with_the_input(unit):
+    """Also where squares of the inputs are not representable."""
+    params, points, labels, x, y = plane(1)
+    there = params._replace(w=params.w / unit), unit * points, labels, unit * x, y, [0.6, -0.8]
+    here = params, points, labels, x, y, [0.6, -0.8]
+    for function, arguments in (
+        (constructions.guaranteed_sizes, slice(3)),
+        (constructions.neighbour_guarantees, slice(1, 5)),
+        (constructions.neighbour_attacks, slice(1, 6)),
+        (constructions.attacks, slice(6)),
+    ):
+        expected, found = (np.asarray(function(*case[arguments])) for case in (here, there))
+        np.testing.assert_allclose(found / unit, expected, rtol=1e-6)
+
+
 def test_one_nearest_neighbour_between_two_samples():
     x, y = np.array([[0.0, 0.0], [4.0, 0.0]]), np.array([1.0, -1.0])
     points, labels = np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 1.0])

@@ -205,3 +205,14 @@ def test_half_distances_are_to_the_nearest_point_of_the_other_class():
         assert found[i] == pytest.approx(expected, rel=1e-4)
     same = jnp.ones(7)
     assert (datasets.half_distances(x, same, others, jnp.ones(9)) == jnp.inf).all()
+
+
+@pytest.mark.parametrize("unit", [0.0, 1e-25, 1e25])
+def test_half_distances_scale_with_the_points(unit):
+    x, y = datasets.gaussian(jax.random.key(0), 7, 5)
+    others, labels = datasets.sphere(jax.random.key(1), 9, 5)
+    expected = datasets.half_distances(x, y, others, labels)
+    found = datasets.half_distances(unit * x, y, unit * others, labels)
+    np.testing.assert_allclose(found, unit * expected, rtol=1e-4)
+    none = datasets.half_distances(unit * x, jnp.ones(7), unit * others, jnp.ones(9))
+    assert (none == jnp.inf).all()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxkkt.arithmetic import lengths, ratio
+from jaxkkt.arithmetic import lengths, ratio, scale
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import (
     PRECISION,
@@ -103,7 +103,7 @@ def guaranteed_sizes(params: Params, x: Points, y: Labels) -> Float[Array, " n"]
 
 @jax.jit
 def _guaranteed(params: Params, x: Array, y: Array) -> Float[Array, " n"]:
-    size = jnp.linalg.norm(params.w, axis=1)
+    size = lengths(params.w)
     weight = y[:, None] * params.v[None]
     rays = Ray(preactivations(params, x), -jnp.sign(weight) * size[None], weight)
     # Every neuron of weight against y is on at this size, and every other one off.
@@ -125,7 +125,7 @@ def neighbour_guarantees(
     """
     points, labels, x, y = _pairs(points, labels, x, y)
     products = y[None] * labels[:, None]
-    away = jax.lax.map(lambda point: jnp.linalg.norm(x - point[None], axis=1), points)
+    away = jax.lax.map(lambda point: lengths(x - point[None]), points)
     own, other = (jnp.min(jnp.where(products * s > 0, away, jnp.inf), axis=1) for s in (1, -1))
     # Without a sample of its own label a point is misclassified.
     found = jnp.where(jnp.isinf(own), 0, jnp.maximum((other - own) / 2, 0))
@@ -180,7 +180,7 @@ def attacks(
 
 @jax.jit
 def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u: Array) -> Attacks:
-    bracket = 4 * sum(jnp.max(jnp.linalg.norm(a, axis=1)) for a in (points, x))
+    bracket = 4 * sum(jnp.max(lengths(a)) for a in (points, x))
     against = -labels[:, None]
     pre, weight = preactivations(params, points), labels[:, None] * params.v[None]
 
@@ -234,8 +234,11 @@ def neighbour_attacks(
 @jax.jit
 def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Array) -> Attacks:
     def one(point: Array, label: Array, s: Array) -> Array:
-        at = jnp.sum((x - point[None]) ** 2, axis=1)
-        slope = -2 * jnp.dot(x - point[None], s, precision=PRECISION)
+        gaps = x - point[None]
+        unit = scale(gaps)  # squares in other units may not be representable
+        gaps = gaps / unit
+        at = jnp.sum(gaps**2, axis=1)
+        slope = -2 * jnp.dot(gaps, s, precision=PRECISION)
         gap = at[:, None] - at[None]  # [j, i]: j is below i where gap + c tilt < 0
         tilt = slope[:, None] - slope[None]
         against, own = y * label < 0, y * label > 0
@@ -246,7 +249,7 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
         ends = jnp.where(tilt > 0, crossing, jnp.inf)
         start = jnp.max(jnp.where(own[None], starts, 0), axis=1)
         end = jnp.min(jnp.where(own[None], ends, jnp.inf), axis=1)
-        return jnp.min(jnp.where(against & (start < end), start, jnp.inf))
+        return unit * jnp.min(jnp.where(against & (start < end), start, jnp.inf))
 
     away = -labels[:, None] * _unit(u)[None]
     towards = _unit(_nearest_other(points, labels, x, y) - points)
@@ -262,7 +265,7 @@ def _nearest_other(points: Array, labels: Array, x: Array, y: Array) -> Float[Ar
     def one(pair: tuple[Array, Array]) -> Array:
         point, label = pair
         other = y * label < 0
-        away = jnp.where(other, jnp.sum((x - point[None]) ** 2, axis=1), jnp.inf)
+        away = jnp.where(other, lengths(x - point[None]), jnp.inf)
         return jnp.where(jnp.any(other), x[jnp.argmin(away)], point)
 
     return jax.lax.map(one, (points, labels))
