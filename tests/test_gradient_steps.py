@@ -153,6 +153,15 @@ def test_sizes_do_not_depend_on_the_scale_of_the_output(lazy, scale):
     assert_close(scaled.size, found.size, rtol=1e-4)
 
 
+@pytest.mark.parametrize("unit", [1e-20, 1e20])
+def test_sizes_scale_with_the_input(lazy, unit):
+    params, x = lazy
+    found = gradient_steps(params, x)
+    scaled = gradient_steps(params._replace(w=params.w / unit), unit * x)
+    assert_close(scaled.status, found.status)
+    assert_close(scaled.size / unit, found.size, rtol=1e-4)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bracket", [-1.0, 0.0, float("inf"), float("nan")])
 def test_bad_brackets_are_refused(lazy, bracket):

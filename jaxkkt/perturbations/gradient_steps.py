@@ -143,7 +143,7 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     # In units of |delta|, so that steps of all points are of the scale of their inputs.
     toward = -gradient * ratio(sign, norm)[:, None]
     slope = jnp.dot(toward, params.w.T, precision=PRECISION)
-    brackets = bracket * jnp.linalg.norm(x, axis=1)
+    brackets = bracket * lengths(x)
     nothing = (sign == 0) | (norm == 0)
     finite = jnp.isfinite(output) & jnp.isfinite(norm)
 
