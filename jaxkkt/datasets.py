@@ -94,7 +94,7 @@ def half_distances(
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]
     squared = squares - 2 * jnp.dot(x, others.T, precision=PRECISION)
     opposite = y[:, None] * labels[None] < 0
-    nearest = jnp.min(jnp.where(opposite, squared, jnp.inf), axis=1)
+    nearest = jnp.min(jnp.where(opposite, squared, jnp.inf), axis=1, initial=jnp.inf)
     return unit * jnp.sqrt(jnp.maximum(nearest, 0)) / 2
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxkkt import networks
+from jaxkkt import datasets, networks
 from jaxkkt.networks import Params
 from jaxkkt.theory import constructions, frei, vardi
 
@@ -227,6 +227,25 @@ def test_padding_changes_nothing():
     safe = constructions.guaranteed_sizes(wide, *many[:2])
     np.testing.assert_allclose(safe[:-2], constructions.guaranteed_sizes(params, points, labels))
     assert np.isnan(safe[-2:]).all()
+
+
+def test_attacks_on_what_is_broken_are_unknown():
+    """NaN or infinite numbers compare with nothing: inf would say that no flip was found."""
+    params, points, labels, x, y = plane(1)
+    fine = params, points, labels, x, y, np.array([0.6, -0.8])
+    nan = x.copy()
+    nan[0, 0] = np.nan
+    broken = params._replace(w=params.w.at[0, 0].set(jnp.inf))
+    for arguments in ((broken, *fine[1:]), (*fine[:3], nan, *fine[4:]), (*fine[:5], [np.nan, 1.0])):
+        assert np.isnan(constructions.attacks(*arguments)).all()
+    for arguments in ((*fine[1:3], nan, *fine[4:]), (*fine[1:5], [np.inf, 1.0])):
+        assert np.isnan(constructions.neighbour_attacks(*arguments)).all()
+
+
+def test_no_samples_are_no_neighbours():
+    points, labels, none = np.eye(2), np.array([1.0, -1.0]), (np.zeros((0, 2)), np.zeros(0))
+    assert (constructions.neighbour_guarantees(points, labels, *none) == 0).all()
+    assert (datasets.half_distances(points, labels, *none) == np.inf).all()
 
 
 def test_a_stack_of_networks_at_once():

@@ -7,12 +7,12 @@ training samples. Sizes are l2 norms, in units of the input.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxkkt.arithmetic import lengths, ratio, scale
 from jaxkkt.datasets import Dataset
@@ -126,7 +126,10 @@ def neighbour_guarantees(
     points, labels, x, y = _pairs(points, labels, x, y)
     products = y[None] * labels[:, None]
     away = jax.lax.map(lambda point: lengths(x - point[None]), points)
-    own, other = (jnp.min(jnp.where(products * s > 0, away, jnp.inf), axis=1) for s in (1, -1))
+    own, other = (
+        jnp.min(jnp.where(products * s > 0, away, jnp.inf), axis=1, initial=jnp.inf)
+        for s in (1, -1)
+    )
     # Without a sample of its own label a point is misclassified.
     found = jnp.where(jnp.isinf(own), 0, jnp.maximum((other - own) / 2, 0))
     return jnp.where(labels == 0, jnp.nan, found)
@@ -142,7 +145,8 @@ class Attacks(NamedTuple):
     towards (n,): the first flip on the way to the nearest sample of the other label.
     searched (n,): the smallest that the search found, at most `towards`; for 1-nearest-neighbour,
         where there is none, `towards` itself.
-    Each is an infimum, 0 where the point is misclassified, and inf where none was found.
+    Each is an infimum, 0 where the point is misclassified, inf where none was found, and NaN for
+    padding and where a parameter, a point, a sample or the direction is NaN or infinite.
     """
 
     along: Float[Array, "*lanes n"]
@@ -213,8 +217,9 @@ def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u
     led = pgd(params, points, labels, radius, DESCENT, normalized=True).x - points
     starts = jnp.stack([away, _unit(gap), downhill, _unit(led)])
     first, least = jax.lax.map(search, starts)
+    unknown = (labels == 0) | _broken(params, points, x, u)
     found = (first[0], first[1], jnp.min(least, axis=0))
-    return Attacks(*(jnp.where(labels == 0, jnp.nan, a) for a in found))
+    return Attacks(*(jnp.where(unknown, jnp.nan, a) for a in found))
 
 
 def neighbour_attacks(
@@ -255,8 +260,14 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
     towards = _unit(_nearest_other(points, labels, x, y) - points)
     rays = (jnp.tile(points, (2, 1)), jnp.tile(labels, 2), jnp.concatenate([away, towards]))
     along, straight = jax.lax.map(lambda ray: one(*ray), rays).reshape(2, -1)
-    found = (jnp.where(labels == 0, jnp.nan, a) for a in (along, straight, straight))
-    return Attacks(*found)
+    unknown = (labels == 0) | _broken(points, x, u)
+    return Attacks(*(jnp.where(unknown, jnp.nan, a) for a in (along, straight, straight)))
+
+
+def _broken(*inputs: Any) -> Bool[Array, ""]:
+    """Whether a number is NaN or infinite: no comparison with it tells a flip."""
+    leaves = jax.tree.leaves(inputs)
+    return jnp.any(jnp.stack([jnp.any(~jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 def _nearest_other(points: Array, labels: Array, x: Array, y: Array) -> Float[Array, "n d"]:
