@@ -7,7 +7,7 @@ import pytest
 from certificate_cases import DERIVED, TIGHT, ZERO, direct
 
 from jaxkkt.datasets import Dataset
-from jaxkkt.kkt import CertificateStatus, certificate, kinks
+from jaxkkt.kkt import CertificateStatus, certificate, kinks, multipliers
 from jaxkkt.networks import Params
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -104,3 +104,19 @@ def test_the_tolerance_of_the_gap_is_the_callers():
     )
     assert enough.status == CertificateStatus.CERTIFIED
     assert enough.clarke.gap == short.clarke.gap
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_samples_and_tolerances_are_refused():
+    params = Params(jnp.ones((2, 3)), jnp.ones(2), jnp.array([1.0, -1.0]))
+    x, y = np.eye(3), np.array([1.0, -1.0, 1.0])
+    for function in (multipliers, lambda *data: kinks(*data, 0.1)):
+        with pytest.raises(ValueError, match=r"one label per sample, shape \(3,\), got \(1,\)"):
+            function(params, x, y[:1])
+        with pytest.raises(ValueError, match="labels must be -1 or 1, got"):
+            function(params, x, 2 * y)
+        found = function(params, x.tolist(), y.astype(int))
+        np.testing.assert_array_equal(found, function(params, x, y))
+    for tolerance in (-1.0, 1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"tolerance must be in \[0, 1\), got"):
+            kinks(params, x, y, tolerance)

@@ -4,17 +4,20 @@ A convex quadratic program in lambda_i >= 0 and, at kinks, in lambda_i sigma'_ij
 interior-point method. Letters and conditions as in `certificate`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import networks
 from jaxkkt.kkt import kink_blocks, systems, variables
 from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
+from jaxkkt.requirements import as_arrays, require_labels, require_rows
 
 ITERATIONS = 60
 # Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
@@ -149,15 +152,18 @@ def nearest(problem: Problem, y: Array) -> Point:
 
 def multipliers(
     params: Params,
-    x: Float[Array, "m d"],
-    y: Float[Array, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
     trained: tuple[str, ...] | None = None,
 ) -> Float[Array, " m"]:
     """lambda >= 0 that brings sum_i lambda_i y_i g_i closest to theta, with sigma' = 1[pre > 0].
 
     theta is taken as it is; 0 for padded samples. Works in the precision of its arguments.
     `trained` as in `certificate`; traced biases of 0 are taken as trained where it is not given.
+    Raises ValueError for data that do not fit the network, and labels other than -1 and 1 (0 for
+    padding).
     """
+    x, y = _samples(params, x, y)
     trained = variables.chosen(params, trained)
     free = jnp.zeros((x.shape[0], params.v.size), bool)
     problem = problem_of(params, x, y, free, 0, 0, trained)
@@ -166,19 +172,32 @@ def multipliers(
 
 def kinks(
     params: Params,
-    x: Float[Array, "m d"],
-    y: Float[Array, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
     tolerance: float | Array,
     trained: tuple[str, ...] | None = None,
 ) -> Bool[Array, "m k"]:
     """|w_j . x_i + b_j| <= tolerance |(w_j, b_j)| |(x_i, 1)| for neurons with v_j != 0.
 
     Without biases |w_j . x_i| <= tolerance |w_j| |x_i|; `trained` as in `multipliers`. No pair of a
-    padded sample is at a kink.
+    padded sample is at a kink. Errors as in `multipliers`, and for a tolerance outside [0, 1).
     """
+    if not isinstance(tolerance, jax.core.Tracer) and not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
+    x, y = _samples(params, x, y)
     trained = variables.chosen(params, trained)
     near = jnp.abs(networks.preactivations(params, x)) <= tolerance * _sizes(params, x, trained)
     return near & (y != 0)[:, None] & (params.v != 0)[None]
+
+
+def _samples(params: Params, x: object, y: object) -> tuple[Array, Array]:
+    x, y = as_arrays(networks.checked(params).v.dtype, x=x, y=y)
+    require_rows(x=x)
+    networks.check_parameters(params, x.shape[1])
+    require_labels(y)
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"y must have one label per sample, shape {x.shape[:1]}, got {y.shape}")
+    return x, y
 
 
 def _sizes(params: Params, x: Array, trained: tuple[str, ...] | None) -> Array:
