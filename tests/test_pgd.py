@@ -126,6 +126,12 @@ def test_smallest_radii_are_those_at_which_attacks_begin_to_succeed(classified):
     assert (smallest_radii(params, x, y, 1e-4)[radii > 1e-3] == jnp.inf).all()
 
 
+@pytest.mark.parametrize("trips", [0, -1])
+def test_bad_trips_are_refused(classified, trips):
+    with pytest.raises(ValueError, match=f"trips must be at least 1, got {trips}"):
+        smallest_radii(*classified, 1.0, trips=trips)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_whole_numbers_are_points_too(classified):
     params, _, _ = classified

@@ -100,9 +100,11 @@ def smallest_radii(
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
     small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
     off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
-    not positive and finite, and as `pgd`.
+    not positive and finite, trips below 1, and as `pgd`.
     """
     require_positive(bracket=bracket)
+    if trips < 1:
+        raise ValueError(f"trips must be at least 1, got {trips}")
     params, x, y = checked_samples(params, x, y)
     top = _each(y, "bracket", bracket)
 
