@@ -116,6 +116,15 @@ def test_misclassified_points_need_no_step(lazy):
     assert 0 < found.needs_step(y).sum() < 20
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_every_point_needs_a_label(lazy):
+    found = gradient_steps(*lazy)
+    for y in ([1.0], np.ones((20, 1), np.float32)):
+        for asked in (found.needs_step, found.published_eta):
+            with pytest.raises(ValueError, match=r"one label for every point, shape \(20,\), got"):
+                asked(y)
+
+
 def test_the_published_search_goes_by_thousandths_up_to_five():
     eta = jnp.array([0.0123, 0.002, 7.0, jnp.inf, jnp.nan, 0.4, jnp.nan])
     output = jnp.array([1.0, -2.0, 1.0, 1.0, 1.0, 1.0, jnp.nan])

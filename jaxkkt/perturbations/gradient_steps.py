@@ -62,10 +62,16 @@ class GradientSteps(NamedTuple):
     ) -> Bool[Array, "*lanes n"]:
         """y f > 0: points that are classified correctly. The others are wrong without a step.
 
-        Labels are -1 or 1, and 0 for padding; ValueError for others.
+        Labels are -1 or 1, and 0 for padding; ValueError for others, and unless there is one for
+        every point.
         """
         require_labels(y)
         (labels,) = as_arrays(self.output.dtype, y=y)
+        if labels.shape != self.output.shape:
+            raise ValueError(
+                f"y must have one label for every point, shape {self.output.shape}, got "
+                f"{labels.shape}"
+            )
         return labels * self.output > 0
 
     def published_eta(
