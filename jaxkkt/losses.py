@@ -53,6 +53,11 @@ def log_loss(
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
+    if mask is not None and mask.shape != margins.shape:
+        raise ValueError(
+            f"mask must have one truth value for every margin, shape {margins.shape}, got "
+            f"{mask.shape}"
+        )
     log_values, slopes = loss(margins)
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)

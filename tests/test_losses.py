@@ -171,6 +171,11 @@ def test_logistic_and_exponential_agree_at_large_margins_and_differ_at_small(los
     )
 
 
+def test_a_mask_of_another_shape_is_refused(unchecked):
+    with pytest.raises(ValueError, match=r"for every margin, shape \(3,\), got \(1,\)"):
+        losses.log_loss(jnp.ones(3), mask=jnp.array([True]), reduction="mean")
+
+
 def test_unknown_reduction_is_refused(unchecked):
     with pytest.raises(ValueError, match="reduction must be 'sum' or 'mean', got 'max'"):
         losses.log_loss(jnp.ones(3), reduction="max")
