@@ -155,6 +155,22 @@ def test_the_step_constant_and_the_cone(networks_in_ball):
     assert cone.holds.all()
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((-1.0, 0.1, 0.2), "weight_radius must be at least 0 and finite, got -1"),
+        ((0.1, 0.0, 0.2), "epsilon must be positive and finite, got 0"),
+        ((0.1, 0.1, -0.2), "perturbation must be at least 0 and finite, got -0.2"),
+        ((0.1, 0.1, 0.6), "asks for a perturbation of at most 1/2, got 0.6"),
+    ],
+)
+def test_probabilities_outside_of_the_lemma_are_refused(numbers, message):
+    radius, epsilon, perturbation = numbers
+    with pytest.raises(ValueError, match=message):
+        wang.sign_change_probability(radius, epsilon, 40, perturbation)
+
+
 def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
     one = networks.Params(jnp.array([[1.0, 0.0]]), jnp.zeros(1), jnp.ones(1))
     check = wang.cone(one, jnp.array([1.0, 0.0]), 3.0)

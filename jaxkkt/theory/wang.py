@@ -17,7 +17,7 @@ from jaxkkt.arithmetic import ratio
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import gradient_steps, input_gradient
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_not_negative, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
 Point = Float[Array, " d"]
@@ -70,7 +70,13 @@ def sign_change_probability(
     |delta| <= R = `perturbation` <= 1/2:
 
     2 epsilon (sqrt(d) + 2 sqrt(d log(2/epsilon))) + (1 + R + epsilon) V.
+
+    Raises ValueError for a negative V or R, an epsilon that is not positive, and R above 1/2.
     """
+    require_not_negative(weight_radius=weight_radius, perturbation=perturbation)
+    require_positive(epsilon=epsilon)
+    if not isinstance(perturbation, jax.core.Tracer) and not perturbation <= 0.5:
+        raise ValueError(f"the lemma asks for a perturbation of at most 1/2, got {perturbation}")
     root = jnp.sqrt(d) + 2 * jnp.sqrt(d * jnp.log(2 / epsilon))
     return 2 * epsilon * root + (1 + perturbation + epsilon) * weight_radius
 
