@@ -73,9 +73,14 @@ def means(
 
 
 def labels(clusters: int, balance: float = 0.5) -> Float[Array, " k"]:
-    """Labels of the clusters: round(balance k) of them 1, at least one of each label."""
+    """Labels of the clusters: round(balance k) of them 1, at least one of each label.
+
+    Raises ValueError for fewer than 2 clusters and a balance outside [0, 1].
+    """
     if clusters < 2:
         raise ValueError(f"need at least 2 clusters, one of each label, got {clusters}")
+    if not 0 <= balance <= 1:
+        raise ValueError(f"balance is a share of the clusters, got {balance}")
     positive = min(max(round(balance * clusters), 1), clusters - 1)
     return jnp.where(jnp.arange(clusters) < positive, 1.0, -1.0)
 

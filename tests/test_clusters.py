@@ -35,6 +35,11 @@ class TestDraws:
     def test_labels_are_balanced_as_asked_and_both_occur(self, balance, positive):
         assert int((mixtures.labels(10, balance) > 0).sum()) == positive
 
+    @pytest.mark.parametrize("balance", [-0.1, 2.0, float("nan")])
+    def test_a_balance_that_is_no_share_is_refused(self, balance):
+        with pytest.raises(ValueError, match="balance is a share of the clusters, got"):
+            mixtures.labels(4, balance)
+
     def test_points_are_means_with_noise(self):
         means, labels = 10 * jnp.eye(3, 400), jnp.array([1.0, -1.0, -1.0])
         x, y, cluster = mixtures.sample(jax.random.key(0), means, labels, 0.5, 3000)
