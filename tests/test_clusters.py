@@ -147,6 +147,15 @@ class TestMeasurements:
         assert float(table.cluster_flipped[index]) == pytest.approx(at, abs=0.02)
         assert float(table.direction_norm) == pytest.approx(np.linalg.norm(u), rel=1e-5)
 
+    def test_a_broken_network_has_no_test_error(self):
+        (run,) = jk.grid(**SMALL, sigma=1.0, seed=1)
+        params = jk.draw(run)[0]
+        broken = params._replace(w=params.w + np.float32(np.nan))
+        found = jk.ClusterFlips().measure(broken, jk.held_out(run), run.data.draw_truth(1))
+        assert found.pop("direction_norm") > 0
+        for name, value in found.items():
+            assert np.isnan(value).all(), name
+
     def test_an_own_measurement_sees_the_truth_with_a_store(self, tmp_path):
         def nearest_mean(params, test, truth):
             away = jnp.sum((test.x[:, None] - truth.means[None]) ** 2, axis=2)

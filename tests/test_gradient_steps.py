@@ -10,6 +10,8 @@ import pytest
 from cases import assert_close, normal
 
 from jaxkkt import networks
+from jaxkkt.datasets import Dataset
+from jaxkkt.measurements import StepFlips
 from jaxkkt.networks import Params, value_and_input_gradient
 from jaxkkt.perturbations import GradientSteps, StepStatus, gradient_steps, input_gradient, rays
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
@@ -106,6 +108,17 @@ def test_rescaled_networks_take_the_same_perturbation(lazy):
     found, scaled = (gradient_steps(params._replace(v=c * params.v), x) for c in (1.0, 7.0))
     assert_close(scaled.size, found.size, rtol=1e-4)
     assert_close(scaled.eta, found.eta / 7, rtol=1e-4)
+
+
+def test_shares_of_a_broken_network_are_unknown(lazy):
+    params, x = lazy
+    y = jnp.where(jnp.arange(20) % 3 == 0, 1.0, -1.0)
+    broken = params._replace(w=params.w.at[0, 0].set(jnp.nan))
+    found = StepFlips().measure(broken, Dataset(x, y), params)
+    for name in ("step_needed_share", "step_flipped_share", "step_size"):
+        assert np.isnan(found[name]), name
+    whole = StepFlips().measure(params, Dataset(x, y), params)
+    assert 0 < whole["step_needed_share"] < 1
 
 
 def test_misclassified_points_need_no_step(lazy):

@@ -25,6 +25,7 @@ class ClusterFlips(Measurement):
 
     u = sum_q y_q mu_q; x is flipped at size c where y N(x - y c u/|u|) < 0, found exactly along the
     ray. Sizes are of the fresh points that are classified correctly; the others are the test error.
+    Errors and shares are NaN where an output is.
     Frei, Vardi, Bartlett, Srebro (2023), Theorems 3.1 and 4.2.
     """
 
@@ -33,17 +34,21 @@ class ClusterFlips(Measurement):
     def measure(self, params: Params, test: Dataset, truth: mixtures.Truth) -> dict[str, Any]:
         u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
         k = len(truth.means)
-        right, sizes = _sizes(params, test, u / np.linalg.norm(u))
+        margins, sizes = _sizes(params, test, u / np.linalg.norm(u))
+        right, broken = margins > 0, np.isnan(margins).any()
         sizes = np.sort(sizes[right])
         at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)
+        flipped = np.searchsorted(sizes, at, side="right") / max(len(sizes), 1)
         low, high = error_interval(int(np.sum(~right)), right.size)
+        if broken:
+            low = high = np.nan
         return {
-            "test_error": np.mean(~right),
+            "test_error": np.nan if broken else np.mean(~right),
             "test_error_low": low,
             "test_error_high": high,
             "cluster_flip_half": of_share(sizes, 0.5),
             "cluster_flip_99": of_share(sizes, 0.99),
-            "cluster_flipped": np.searchsorted(sizes, at, side="right") / max(len(sizes), 1),
+            "cluster_flipped": np.where(broken, np.nan, flipped),
             "direction_norm": np.linalg.norm(u),
         }
 
@@ -99,15 +104,15 @@ def _lowest(heights: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _sizes(params: Params, test: Dataset, along: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which points are classified correctly, and the size at which each first flips."""
+    """The margins of the points, and the size at which each that is classified correctly flips."""
     k, d = round_up(params.v.size), round_up(along.size)
     wide = networks.pad(Params(*map(jnp.asarray, params)), k, d)
     x = jnp.pad(jnp.asarray(test.x), ((0, 0), (0, d - along.size)))
     y, along = jnp.asarray(test.y), np.pad(along, (0, d - along.size))
-    right = networks.margins(wide, x, y) > 0
+    margins = networks.margins(wide, x, y)
     bracket = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
-    found = perturbations.flip_sizes_exact(wide, x, y, along.astype(x.dtype), right, bracket)
-    return np.asarray(right), np.asarray(found.sizes)
+    found = perturbations.flip_sizes_exact(wide, x, y, along.astype(x.dtype), margins > 0, bracket)
+    return np.asarray(margins), np.asarray(found.sizes)
 
 
 def of_share(ordered: np.ndarray, share: float) -> float:

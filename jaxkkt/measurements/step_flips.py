@@ -20,7 +20,8 @@ class StepFlips(Measurement):
     Means are over the test points that are classified correctly and flipped by a step within the
     bracket; the others are counted. With `published` they are over all test points and of the eta
     that the paper's published code finds, `perturbations.GradientSteps.published_eta`, for which
-    the bracket has to reach |eta| = 5. Wang et al. (2022), Section 5.1.
+    the bracket has to reach |eta| = 5. Shares are NaN where an output is. Wang et al. (2022),
+    Section 5.1.
     """
 
     bracket: Number = described("largest |delta| / |x| that is searched", default=1.0)
@@ -36,6 +37,7 @@ class StepFlips(Measurement):
         count = jnp.sum(y != 0)
         found = perturbations.gradient_steps(params, x, self.bracket)
         needing = found.needs_step(y)
+        broken = jnp.any((y != 0) & jnp.isnan(found.output))
         flipped = needing & (found.status == perturbations.StepStatus.FLIPPED)
         norm = jnp.linalg.norm(x, axis=1)
         counted, eta, size = flipped, found.eta, found.size
@@ -52,8 +54,8 @@ class StepFlips(Measurement):
             "step_gradient_norm": mean(found.gradient_norm),
             "step_size": mean(size),
             "step_relative_size": mean(size / jnp.where(norm > 0, norm, 1)),
-            "step_needed_share": jnp.sum(needing) / count,
-            "step_flipped_share": jnp.sum(flipped) / jnp.sum(needing),
+            "step_needed_share": jnp.where(broken, jnp.nan, jnp.sum(needing) / count),
+            "step_flipped_share": jnp.where(broken, jnp.nan, jnp.sum(flipped) / jnp.sum(needing)),
             "furthest": jnp.max(jnp.where(params.v != 0, moved / jnp.abs(params.v), 0)),
         }
 
