@@ -95,6 +95,14 @@ def test_pad_adds_zeros_and_refuses_to_shrink():
             datasets.pad(data, m, d)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("draw", DRAWS)
+def test_sizes_that_are_no_whole_numbers_are_refused(draw):
+    for samples, dim in ((20**0.8, 20), (4, 3.5), (4, float("nan"))):
+        with pytest.raises(ValueError, match=r"must be a whole number, got .*: round it first"):
+            draw(jax.random.key(0), samples, dim)
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 def test_bad_sizes_are_refused(draw):
     key = jax.random.key(0)

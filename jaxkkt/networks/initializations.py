@@ -76,7 +76,8 @@ INITIALIZATIONS = {
 
 
 def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]:
-    """The static shape to draw at; ValueError when a size is below 1 or does not fit it."""
+    """The static shape to draw at; ValueError when a size is below 1, is no whole number, or does
+    not fit it."""
     traced = [name for name, size in sizes.items() if isinstance(size, jax.core.Tracer)]
     if shape is None and traced:
         raise ValueError(f"{' and '.join(traced)} are traced: give the static `shape` to pad to")
@@ -85,6 +86,8 @@ def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]
             continue
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
+        if not float(size).is_integer():
+            raise ValueError(f"{name} must be a whole number, got {size}: round it first")
         if shape is not None and size > shape[i]:
             raise ValueError(f"{name} {size} does not fit the shape {shape}")
     return shape if shape is not None else tuple(int(size) for size in sizes.values())  # type: ignore[return-value]
