@@ -212,10 +212,13 @@ def test_the_density_of_correlations(d):
     assert above == pytest.approx(tail, abs=5 * (tail * (1 - tail) / 20_000) ** 0.5 + 1e-9)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_correlations_that_cannot_be_are_refused():
     for t in (1.5, -0.5, float("nan"), np.array([0.5, 1.1])):
         with pytest.raises(ValueError, match=r"t is the size .*, in \[0, 1\], got"):
             vardi.correlation_density(t, 3)
+    at_a_trace = jax.vmap(lambda t: vardi.correlation_density(t, 5))(jnp.array([0.0, 0.5]))
+    np.testing.assert_allclose(at_a_trace, [1.5, 1.125])
     for half in (True, False):
         with pytest.raises(ValueError, match="the lemma is one of dimensions d >= 2, got 0"):
             vardi.uncorrelated(10, 0, half=half)

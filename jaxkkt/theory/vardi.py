@@ -148,7 +148,7 @@ def correlation_density(t: float | np.ndarray, d: int) -> Any:
     """
     if d < 2:
         raise ValueError(f"the density is one of dimensions d >= 2, got {d}")
-    if not np.all((np.asarray(t) >= 0) & (np.asarray(t) <= 1)):
+    if not isinstance(t, jax.core.Tracer) and not (np.min(t) >= 0 and np.max(t) <= 1):
         raise ValueError(f"t is the size of a product of unit vectors, in [0, 1], got {t}")
     scale = 2 * exp(lgamma(d / 2) - lgamma(0.5) - lgamma((d - 1) / 2))  # 2 / B(1/2, (d - 1) / 2)
     return scale * (1 - t**2) ** ((d - 3) / 2)
