@@ -13,9 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
 
 Real = float | Float[Array, ""]
@@ -38,10 +40,50 @@ def linear(transformation: optax.GradientTransformation) -> LinearTransformation
     """Declares an optax transformation linear, for instance `linear(optax.sgd(0.1, 0.9))`.
 
     True of descent and momentum with any schedule; false of whatever looks at single entries or
-    norms of the gradient (Adam, sign descent, clipping) or at the weights (weight decay).
+    norms of the gradient (Adam, sign descent, clipping) or at the weights (weight decay). Raises
+    ValueError where its first steps show that it is not.
     """
     extended = optax.with_extra_args_support(transformation)
-    return LinearTransformation(extended.init, extended.update)
+    found = LinearTransformation(extended.init, extended.update)
+    require_linear(found)
+    return found
+
+
+def require_linear(transformation: optax.GradientTransformation) -> None:
+    """Raises ValueError unless the updates from gradients g and h, from their sum and from g with
+    its coordinates mixed are the sum and the mixture: for two steps, at two scales."""
+    rule = optax.with_extra_args_support(transformation)
+    turn = np.array([[0.6, 0.8], [-0.8, 0.6]], np.float32)
+    rng = np.random.default_rng(0)
+    first, second = (_some(rng) for _ in range(2))
+    mixed = first._replace(w=jnp.asarray(np.asarray(first.w) @ turn))
+    told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
+
+    def moved(gradient: Params) -> np.ndarray:
+        """Its updates of w in two steps, from weights that are not 0."""
+        weights = _some(np.random.default_rng(1))
+        state, found = rule.init(weights), []
+        for _ in range(2):
+            updates, state = rule.update(gradient, state, weights, **told)
+            found.append(np.asarray(updates.w))
+        return np.stack(found)
+
+    for scale in np.array([1e-3, 1e3], np.float32):
+        one, other, both, turned = (
+            moved(jax.tree.map(lambda a, by=scale: by * a, g))
+            for g in (first, second, jax.tree.map(jnp.add, first, second), mixed)
+        )
+        size = np.abs(one).max() + np.abs(other).max()
+        if max(np.abs(one + other - both).max(), np.abs(one @ turn - turned).max()) > 1e-4 * size:
+            raise ValueError(
+                "the optimizer is declared linear, and is not: its update for the sum of two "
+                "gradients is not the sum of its updates, or depends on the coordinates. Leave "
+                "`linear` out; it is for descent and momentum"
+            )
+
+
+def _some(rng: np.random.Generator) -> Params:
+    return Params(*(jnp.asarray(rng.normal(size=n), jnp.float32) for n in ((3, 2), 3, 3)))
 
 
 class CountState(NamedTuple):

@@ -379,6 +379,38 @@ class TestOptimizers:
         assert jk.Protocol(optax.sgd(0.1)).representation_for(4, 20) == "plain"
         assert jk.Protocol(jk.optimizers.linear(optax.sgd(0.1))).representation_for(4, 20) == "gram"
 
+    @pytest.mark.parametrize(
+        "factory",
+        [
+            optax.adam,
+            optax.sign_sgd,
+            lambda learning_rate: optax.chain(optax.clip(0.1), optax.sgd(learning_rate)),
+            lambda learning_rate: optax.chain(
+                optax.add_decayed_weights(1e-4), optax.sgd(learning_rate)
+            ),
+        ],
+        ids=["adam", "sign", "clipped", "decayed"],
+    )
+    def test_what_is_declared_linear_has_to_be(self, factory):
+        with pytest.raises(ValueError, match="is declared linear, and is not"):
+            jk.optimizer(factory, linear=True, learning_rate=0.1)
+        with pytest.raises(ValueError, match="is declared linear, and is not"):
+            jk.optimizers.linear(factory(0.1))
+        incomplete = jk.optimizer(factory, linear=True)
+        with pytest.raises(ValueError, match="is declared linear, and is not"):
+            one(optimizer=incomplete, learning_rate=0.1)
+
+    @pytest.mark.parametrize("float64", [False, True])
+    def test_descent_and_momentum_are_linear(self, float64):
+        with jax.enable_x64(float64):
+            for rule in (
+                optax.sgd(optax.exponential_decay(0.1, 10, 0.5), momentum=0.9, nesterov=True),
+                jk.optimizers.log_loss_time(),
+                jk.optimizers.paper_schedule(1e-5, 1.1, 100),
+                jk.optimizers.loss_scaled(0.1, "mean"),
+            ):
+                jk.optimizers.linear(rule)
+
 
 class TestJson:
     def test_there_and_back(self):

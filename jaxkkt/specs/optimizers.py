@@ -227,8 +227,8 @@ def optimizer(
     `linear` it is declared linear, as `optimizers.linear` does. Where nothing has to vary,
     a transformation that is made already, `optax.adam(0.01)`, will do.
     A required setting may be left out where an axis of the grid gives it.
-    Raises ValueError for a setting that the function does not take, and for a learning rate that is
-    a number, but not positive and finite.
+    Raises ValueError for a setting that the function does not take, for a learning rate that is a
+    number, but not positive and finite, and where it is declared linear and is not.
     """
     if isinstance(made_by, Optimizer):
         return made_by
@@ -249,7 +249,23 @@ def optimizer(
                 settings[name] = float(value)
     numbers = [name for name, v in settings.items() if isinstance(v, float | jax.Array)]
     cls = _optax_class(made_by, tuple(sorted(numbers)), tuple(sorted(settings)))
-    return cls(linear=linear, **settings)
+    made = cls(linear=linear, **settings)
+    if linear and not _traced(settings):
+        _require_linear(made)
+    return made
+
+
+def _traced(settings: dict[str, Any]) -> bool:
+    return any(isinstance(value, jax.core.Tracer) for value in settings.values())
+
+
+def _require_linear(made: Optimizer) -> None:
+    """As `optimizers.require_linear`, once settings that an axis of the grid gives are there."""
+    try:
+        rule = made.transformation()
+    except ValueError:
+        return
+    optimizers.require_linear(rule)
 
 
 def _settings_of(factory: Callable[..., Any]) -> tuple[str, ...]:
