@@ -480,16 +480,30 @@ class TestReading:
         """A run with a curve and one without, own arrays of one label."""
         curve = jk.Curve([-1, -5])
         runs = [*jk.grid(**SIZES, seed=range(2)), *jk.grid(**SIZES, seed=range(2), curve=curve)]
-        for table in (sweep(runs, store=tmp_path / "curves"), jk.read_store(tmp_path / "curves")):
+        swept = sweep(runs, store=tmp_path / "curves")
+        with pytest.warns(UserWarning, match="2 of 4 rows in .* have the columns and the seed"):
+            read = jk.read_store(tmp_path / "curves")
+        for table in (swept, read):
             assert dict(table.status.sizes) == {"run": 4}
         x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
         y = np.array([1, -1, 1, -1, 1, -1], np.float32)
         data = [jk.data.Arrays(points, y) for points in x]
         table = sweep(jk.grid(data=data, width=20, seed=range(2)), store=tmp_path / "arrays")
-        read = jk.read_store(tmp_path / "arrays")
+        with pytest.warns(UserWarning, match="own functions or arrays of one name"):
+            read = jk.read_store(tmp_path / "arrays")
+        with pytest.warns(UserWarning, match="own functions or arrays of one name"):
+            assert len(jk.read_rows(tmp_path / "arrays")) == 4
         assert read.status.size == table.status.size == 4
         found, expected = (sorted(t.log_loss.values.ravel().tolist()) for t in (read, table))
         assert found == expected
+
+    def test_arrays_of_their_own_names_are_told_apart(self, tmp_path, recwarn):
+        x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+        y = np.array([1, -1, 1, -1, 1, -1], np.float32)
+        data = [jk.data.Arrays(x[i], y, name=name) for i, name in enumerate("ab")]
+        table = sweep(jk.grid(data=data, width=20, seed=range(2)), store=tmp_path)
+        xr.testing.assert_equal(jk.read_store(tmp_path), table)
+        assert not recwarn.list
 
     def test_nothing(self, tmp_path):
         with pytest.raises(ValueError, match="is no store"):

@@ -1,6 +1,7 @@
 """What a sweep has in its store: the rows that are there, those that land, the results file."""
 
 import errno
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from shutil import disk_usage
 from time import monotonic
 from typing import Any
+from warnings import warn
 
 import jax
 import pandas as pd
@@ -17,7 +19,7 @@ import xarray as xr
 from jaxkkt.engine import results
 from jaxkkt.engine.checkpoints import path_of
 from jaxkkt.engine.devices import environment, written_by
-from jaxkkt.engine.records import Known, entries_in, entries_of, has_spec, known, record_of
+from jaxkkt.engine.records import Entry, Known, entries_in, entries_of, has_spec, known, record_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
@@ -230,10 +232,10 @@ def read_store(folder: str | Path) -> xr.Dataset:
 
     Needs neither the runs nor the code that they were made of, and runs nothing of it. Where rows
     were computed in several environments the variable `environment` says in which of those in the
-    attribute `environments`, as JSON. Raises ValueError where there is no row.
+    attribute `environments`, as JSON. Warns of rows that nothing in the table tells apart. Raises
+    ValueError where there is no row.
     """
-    records = Store.existing(folder).records()
-    entries = entries_in(records)
+    entries = _entries(folder)
     if not entries:
         raise ValueError(f"no row has landed in {folder}")
     return results.dataset(entries, {})
@@ -245,10 +247,27 @@ def read_rows(folder: str | Path) -> pd.DataFrame:
 
     As `read_store`, but for arrays, which are lists here. Empty where there is no row.
     """
-    entries = entries_in(Store.existing(folder).records())
     return pd.DataFrame(
-        [{**entry.columns, "seed": entry.seed, **entry.values} for entry in entries]
+        [{**entry.columns, "seed": entry.seed, **entry.values} for entry in _entries(folder)]
     )
+
+
+def _entries(folder: str | Path) -> list[Entry]:
+    entries = entries_in(Store.existing(folder).records())
+    told: dict[int, str] = {}
+    for entry in entries:
+        if id(entry.columns) not in told:
+            told[id(entry.columns)] = json.dumps(entry.columns, sort_keys=True)
+    alike = len(entries) - len({(told[id(entry.columns)], entry.seed) for entry in entries})
+    if alike:
+        warn(
+            f"{alike} of {len(entries)} rows in {folder} have the columns and the seed of another: "
+            "own functions or arrays of one name, or runs with a curve and without. Means over "
+            "them mix what they are. Give each function and jk.data.Arrays(..., name='mine') a "
+            "name of its own before a sweep; the sweep's own table tells them apart",
+            stacklevel=4,
+        )
+    return entries
 
 
 def _raised(record: Record) -> bool:
