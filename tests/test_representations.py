@@ -199,7 +199,7 @@ def test_compression_is_refused_for_optimizers_that_are_not_linear(name):
 
 
 def test_gram_is_refused_for_mini_batches():
-    protocol = Protocol(OPTIMIZERS["flow"], batch_size=5, representation="gram")
+    protocol = Protocol(OPTIMIZERS["momentum"], batch_size=5, representation="gram")
     message = "'gram' needs full batches, but 6 samples come in batches of 5: use 'plain' or 'span'"
     with pytest.raises(ValueError, match=message):
         protocol.representation_for(6, 20)
