@@ -18,6 +18,8 @@ from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
 ALL_PARAMETERS = Params._fields
 
 TARGET = log(1e-30)
+# A positive target below this is a loss that was taken for its logarithm.
+LIKE_A_LOSS = 0.1
 
 
 class Training(Spec):
@@ -56,7 +58,7 @@ class Protocol(Training, kw_only=False):
 
     `optimizer` is a spec, such as `jk.Flow(delta=0.01)` or `jk.optimizer(optax.adam,
     learning_rate=0.01)`, or an optax transformation. Training stops when log L <=
-    `target_log_loss` (the sum over the samples) or after `max_steps`. Mini-batches are drawn from a
+    `target_log_loss` (L summed over the samples) or after `max_steps`. Mini-batches are drawn from a
     new shuffle every epoch when there are more than `batch_size` samples; their stopping rule reads
     the loss summed over the epoch's batches as they went by. `jk.Flow` takes no mini-batches:
     there a `batch_size` below the number of samples is a ValueError of the run, or of
@@ -103,6 +105,12 @@ class Protocol(Training, kw_only=False):
             raise ValueError(f"unknown loss {self.loss!r}: choose from {sorted(LOSSES)}")
         if not _traced(self.target_log_loss) and not isfinite(self.target_log_loss):
             raise ValueError(f"target_log_loss must be finite, got {self.target_log_loss}")
+        if not _traced(self.target_log_loss) and 0 < self.target_log_loss < LIKE_A_LOSS:
+            raise ValueError(
+                f"target_log_loss is the logarithm of the loss, got {self.target_log_loss:g}: the "
+                "loss there is about 1, and nothing is trained yet. For a loss of that give "
+                f"log({self.target_log_loss:g}) = {log(self.target_log_loss):.4g}"
+            )
         if not _traced(self.max_steps) and self.max_steps < 0:
             raise ValueError(f"max_steps must not be negative, got {self.max_steps}")
         if self.batch_size is not None:

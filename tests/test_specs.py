@@ -156,6 +156,10 @@ class TestRun:
             ({"d": 0}, "d must be at least 1, got 0"),
             ({"samples": 1}, "samples must be at least 2, got 1"),
             ({"delta": [0.01, 10]}, "delta must be at most 2, the flow's largest step.* got 10"),
+            (
+                {"target_log_loss": 1e-30},
+                r"is the logarithm of the loss.*give log\(1e-30\) = -69.08",
+            ),
             ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
             ({"data": "cube"}, "unknown data 'cube': choose from"),
             ({"initialization": "ones"}, "unknown initialization 'ones': choose from"),
