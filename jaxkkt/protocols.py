@@ -58,7 +58,7 @@ class Protocol(Training, kw_only=False):
 
     `optimizer` is a spec, such as `jk.Flow(delta=0.01)` or `jk.optimizer(optax.adam,
     learning_rate=0.01)`, or an optax transformation. Training stops when log L <=
-    `target_log_loss` (L summed over the samples) or after `max_steps`. Mini-batches are drawn from a
+    `target_log_loss` (L sums over the samples) or after `max_steps`. Mini-batches are drawn from a
     new shuffle every epoch when there are more than `batch_size` samples; their stopping rule reads
     the loss summed over the epoch's batches as they went by. `jk.Flow` takes no mini-batches:
     there a `batch_size` below the number of samples is a ValueError of the run, or of
