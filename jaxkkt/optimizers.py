@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
 
-Real = float | Float[Array, ""]
+Real = float | Float[Array | np.ndarray, ""]
 
 
 class LinearTransformation(optax.GradientTransformationExtraArgs):

@@ -347,3 +347,9 @@ def test_the_packages_own_optimizers_are_linear():
         optimizers.log_loss_time(),
     ):
         assert isinstance(optimizer, optimizers.LinearTransformation)
+
+
+@pytest.mark.parametrize("make", [optimizers.log_loss_time, optimizers.loss_scaled])
+def test_numbers_may_be_numpys(make):
+    """As measurements on the host are given those of their run's protocol."""
+    assert isinstance(make(np.array(0.01, np.float32)), optimizers.LinearTransformation)
