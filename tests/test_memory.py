@@ -61,6 +61,11 @@ def test_where_two_do_not_fit_the_runs_end_with_that(eight_lanes):
     assert "RESOURCE_EXHAUSTED" in str(caught.value.__cause__)
 
 
+def test_how_much_a_run_takes_is_told():
+    told = str(lanes.OutOfMemory(RUNS[:2], 3 * 2**20))
+    assert told.startswith("no memory for 2 runs at a time, of about 3.0 MiB each")
+
+
 def test_where_not_even_idle_lanes_fit_it_is_told(monkeypatch):
     """And does not wait for ever."""
     compiled = streams.compile_bucket
