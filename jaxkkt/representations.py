@@ -36,6 +36,11 @@ Representation = Literal["plain", "span", "gram"]
 # 32, which from about this many samples on outweighs the wider elementwise passes.
 ROUND_WIDTHS_FROM = 96
 
+# A gradient of many samples goes through them in blocks: from so many preactivations on, arrays of
+# all of them are moved through memory a dozen times (`python -m benchmarks.training --blocks`).
+SAMPLES_OF_A_BLOCK = 512
+BLOCKS_FROM = 2**21
+
 
 class GramDataset(NamedTuple):
     """The Gram matrix G_il = x_i . x_l + 1 of the points (x_i, 1), and the labels."""
@@ -95,6 +100,11 @@ def step_flops(representation: Representation, *, samples: Any, dim: Any, width:
     return 4 * samples * width * coordinates
 
 
+def samples_at_once(samples: int, width: int) -> int:
+    """How many samples `gradient` holds the preactivations of, but in the Gram representation."""
+    return min(samples, SAMPLES_OF_A_BLOCK) if samples * width >= BLOCKS_FROM else samples
+
+
 def encode(
     params: Params, data: Dataset, representation: Representation
 ) -> tuple[Params, Dataset] | tuple[GramParams, GramDataset]:
@@ -138,19 +148,77 @@ def gradient(
 
     The gradient over the parameters named in `fixed` is 0; only `Params` have such.
     """
+    m, k = data.y.shape[0], position.v.shape[0]
+    if isinstance(data, Dataset) and samples_at_once(m, k) < m:
+        found = _in_blocks(position, data, loss)
+    else:
+        found = _of_samples(position, data, loss)
+    zeros = {name: jnp.zeros_like(getattr(found.gradient, name)) for name in fixed}
+    grads = found.gradient._replace(**zeros)
+    return Gradient(
+        log_loss=found.log_loss,
+        samples=found.samples,
+        gradient=grads,
+        squared_norm=_squared_norm(grads),
+        min_margin=found.min_margin,
+        dead=_vanishes(grads, ~jnp.any(grads.v) & (found.min_margin == 0)),
+    )
+
+
+class _Part(NamedTuple):
+    """What some of the samples give: the first fields of `Gradient`, and min_i q_i."""
+
+    log_loss: Float[Array, ""]
+    samples: Int[Array, ""]
+    gradient: Params | GramParams
+    min_margin: Float[Array, ""]
+
+
+def _of_samples(
+    position: Params | GramParams, data: Dataset | GramDataset, loss: SampleLoss
+) -> _Part:
     outputs, pullback = _value_and_pullback(position, data)
     real, margins = data.y != 0, data.y * outputs
     value, weights = log_loss(margins, loss, mask=real)
-    grads = pullback(-weights * data.y)  # d log L / d N(x_i)
-    grads = grads._replace(**{name: jnp.zeros_like(getattr(grads, name)) for name in fixed})
-    min_margin = jnp.min(jnp.where(real, margins, jnp.inf))
-    return Gradient(
+    return _Part(
         log_loss=value,
         samples=jnp.sum(real, dtype=jnp.int32),
-        gradient=grads,
-        squared_norm=_squared_norm(grads),
-        min_margin=min_margin,
-        dead=_vanishes(grads, ~jnp.any(grads.v) & (min_margin == 0)),
+        gradient=pullback(-weights * data.y),  # d log L / d N(x_i)
+        min_margin=jnp.min(jnp.where(real, margins, jnp.inf)),
+    )
+
+
+def _in_blocks(position: Params | GramParams, data: Dataset, loss: SampleLoss) -> _Part:
+    """The same, so many samples at a time that their hidden outputs stay in a core's cache."""
+    size = SAMPLES_OF_A_BLOCK
+    whole, left = divmod(data.y.shape[0], size)
+
+    def add(i: Array, so_far: _Part) -> _Part:
+        block = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in data)
+        return _joined(so_far, _of_samples(position, Dataset(*block), loss))
+
+    first = _of_samples(position, Dataset(data.x[:size], data.y[:size]), loss)
+    found = jax.lax.fori_loop(1, whole, add, first)
+    if not left:
+        return found
+    rest = Dataset(data.x[-left:], data.y[-left:])
+    return _joined(found, _of_samples(position, rest, loss))
+
+
+def _joined(one: _Part, other: _Part) -> _Part:
+    """What the samples of both give: grad log L = sum of (L_part / L) grad log L_part."""
+    total = jnp.logaddexp(one.log_loss, other.log_loss)
+
+    def weighted(part: _Part) -> Params | GramParams:
+        share = jnp.exp(part.log_loss - total)
+        # Of padding alone log L is -inf, and its gradient NaN.
+        return jax.tree.map(lambda g: jnp.where(part.samples > 0, share * g, 0), part.gradient)
+
+    return _Part(
+        log_loss=total,
+        samples=one.samples + other.samples,
+        gradient=jax.tree.map(jnp.add, weighted(one), weighted(other)),
+        min_margin=jnp.minimum(one.min_margin, other.min_margin),
     )
 
 

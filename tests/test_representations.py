@@ -58,6 +58,86 @@ def test_gradient_matches_autodiff(loss, padding):
     assert not got.dead
 
 
+class TestBlocks:
+    """A gradient that goes through its samples in blocks is the gradient."""
+
+    @pytest.fixture(autouse=True)
+    def _small_blocks(self, monkeypatch):
+        monkeypatch.setattr(representations, "SAMPLES_OF_A_BLOCK", 4)
+        monkeypatch.setattr(representations, "BLOCKS_FROM", 20)
+
+    @staticmethod
+    def _both(params, data, loss=losses.exponential, fixed=()):
+        """In blocks, and of all samples at once."""
+
+        @jax.jit
+        def both(params, data):
+            at_once = representations._of_samples(params, data, loss)
+            return representations.gradient(params, data, loss, fixed), at_once
+
+        return both(params, data)
+
+    @pytest.mark.usefixtures("float64")
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("samples", [5, 8, 12, 23])
+    def test_is_that_of_all_samples_at_once(self, samples, loss):
+        params, data = problem(samples, 7, 10)
+        params = params._replace(v=4 * params.v)  # log L of the blocks far apart
+        here, at_once = self._both(params, data, losses.LOSSES[loss])
+        assert representations.samples_at_once(samples, 10) == 4
+        np.testing.assert_allclose(here.log_loss, at_once.log_loss, rtol=1e-13)
+        for a, b in zip(here.gradient, at_once.gradient, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
+        squares = sum(jnp.sum(g**2) for g in at_once.gradient)
+        np.testing.assert_allclose(here.squared_norm, squares, rtol=1e-12)
+        assert here.min_margin == at_once.min_margin
+        assert here.samples == samples
+
+    @pytest.mark.parametrize("padded", [9, 14, 16])  # blocks of padding alone, first and last
+    def test_blocks_of_padding_take_no_part(self, padded):
+        params, data = problem(6, 7, 10)
+        alone, _ = self._both(params, data)
+        more = datasets.pad(data, padded, 7)
+        for order in (slice(None), slice(None, None, -1)):
+            here, _ = self._both(params, Dataset(more.x[order], more.y[order]))
+            np.testing.assert_allclose(here.log_loss, alone.log_loss, rtol=1e-6)
+            assert here.samples == 6
+            np.testing.assert_allclose(here.min_margin, alone.min_margin, rtol=1e-5)
+            for a, b in zip(here.gradient, alone.gradient, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+    def test_at_losses_beyond_float32(self):
+        params, data = problem(11, 7, 10)
+        params = jax.tree.map(lambda p: 300 * p, params)
+        here, at_once = self._both(params, data)
+        assert abs(at_once.log_loss) > 1e4
+        np.testing.assert_allclose(here.log_loss, at_once.log_loss, rtol=1e-6)
+        for a, b in zip(here.gradient, at_once.gradient, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.abs(b).max()))
+
+    @pytest.mark.parametrize("block", [0, 1, 2])
+    def test_what_diverged_does(self, block):
+        params, data = problem(11, 7, 10)
+        broken = data._replace(x=data.x.at[4 * block].set(jnp.inf))
+        here, _ = self._both(params, broken)
+        assert not jnp.isfinite(here.log_loss) or not jnp.isfinite(here.squared_norm)
+
+    def test_dead_neurons_and_fixed_parameters(self):
+        params, data = problem(11, 7, 10)
+        dead, _ = self._both(params._replace(b=params.b - 100), data)
+        assert dead.dead
+        here, at_once = self._both(params, data, fixed=["b"])
+        assert not here.dead
+        assert not here.gradient.b.any()
+        squares = jnp.sum(at_once.gradient.w**2) + jnp.sum(at_once.gradient.v**2)
+        np.testing.assert_allclose(here.squared_norm, squares, rtol=1e-5)
+
+    def test_few_samples_or_neurons_are_one_block(self):
+        assert representations.samples_at_once(4, 100) == 4
+        assert representations.samples_at_once(19, 1) == 19
+        assert representations.samples_at_once(20, 1) == 4
+
+
 @pytest.mark.parametrize("name", ["plain", "gram"])  # a rotation would round the zero
 def test_a_neuron_at_zero_preactivation_does_not_pull(name):
     # The second neuron is exactly 0 on the second sample; the third sample is padding.

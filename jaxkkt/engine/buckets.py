@@ -17,7 +17,7 @@ from jaxkkt.engine.devices import cores
 from jaxkkt.engine.merging import Shape, merge
 from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Training
-from jaxkkt.representations import Representation, step_flops
+from jaxkkt.representations import Representation, samples_at_once, step_flops
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.data import Data, round_up
 from jaxkkt.specs.same import by_identity
@@ -348,7 +348,7 @@ def _lane_bytes(
     if representation == "gram":
         return 4 * (7 * m * k + m * m + start)
     r = min(m, d) if representation == "span" else d
-    return 4 * ((3 + ball) * k * r + 3 * batch * k + m * r + start)
+    return 4 * ((3 + ball) * k * r + 3 * samples_at_once(batch, k) * k + m * r + start)
 
 
 def _lanes(runs: int, most: int, work: float) -> int:
