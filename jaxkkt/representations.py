@@ -37,7 +37,7 @@ Representation = Literal["plain", "span", "gram"]
 ROUND_WIDTHS_FROM = 96
 
 # A gradient of many samples goes through them in blocks: from so many preactivations on, arrays of
-# all of them are moved through memory a dozen times (`python -m benchmarks.training --blocks`).
+# all of them are moved through memory a dozen times (`python -m benchmarks.gradients`).
 SAMPLES_OF_A_BLOCK = 512
 BLOCKS_FROM = 2**21
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
-from benchmarks import lazy, peers, protocols, sweep, throughput, timing, training
+from benchmarks import gradients, lazy, peers, protocols, sweep, throughput, timing, training
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
+from jaxkkt import representations
 from jaxkkt.engine import results
 from jaxkkt.engine.rows import Row
 
@@ -233,6 +234,22 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
     padding = [row["padding"] for row in record["search"]]
     assert 0.9 > padding[0] > padding[-1]
     assert "lanes" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_gradients_in_blocks_are_timed_beside_those_at_once(tmp_path, monkeypatch, capsys):
+    traced = []
+    joined = representations._joined
+    monkeypatch.setattr(representations, "_joined", lambda *a: traced.append(a) or joined(*a))
+    gradients.main(["--sizes", "1", "--repeats", "2", "--seconds", "0.01", "--out", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "gradients.json").read_text())["sizes"]
+    assert traced  # in blocks, though training takes this size at once
+    assert row["in training"] == "at once"
+    assert row["d, m, k"] == "100, 1000, 1000"
+    assert row["weights are off by"] < 1e-6
+    assert len(row["raw"]["blocks"]) == len(row["raw"]["at once"]) == 2
+    assert representations.BLOCKS_FROM > 1000 * 1000
+    assert "times faster" in capsys.readouterr().out
 
 
 def test_a_command_is_timed_with_its_memory(tmp_path):
