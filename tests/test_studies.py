@@ -445,3 +445,35 @@ class TestCommand:
             check=True,
         )
         assert ran.stdout == "mine.one --d 3\n"
+
+    @pytest.mark.parametrize("lines", [1, 5000])  # in a buffer until the end, and not
+    def test_goes_on_where_nobody_reads_what_it_prints(self, tmp_path, lines):
+        package = tmp_path / "mine"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "one.py").write_text(
+            "import sys\n"
+            "from pathlib import Path\n"
+            "from jaxkkt import studies\n"
+            "class STUDY:\n"
+            "    def main(arguments):\n"
+            f"        for _ in range({lines}):\n"
+            "            print('a line of many')\n"
+            "            print(end='', flush=True)\n"
+            "        Path('written').touch()\n"
+            "        return 3\n"
+            "if __name__ == '__main__':\n"
+            "    sys.exit(studies.run_module(__spec__))\n"
+        )
+        ran = subprocess.Popen(
+            [sys.executable, "-m", "mine.one"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        ran.stdout.close()
+        with ran.stderr as told:
+            assert told.read() == ""
+        assert ran.wait() == 3
+        assert (tmp_path / "written").exists()

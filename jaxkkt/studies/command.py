@@ -11,6 +11,7 @@ from pathlib import Path
 import jaxkkt
 from jaxkkt.studies import stores
 from jaxkkt.studies.claims import page
+from jaxkkt.studies.output import whether_read_or_not
 
 USAGE = """usage: jaxkkt sweep [STUDY [OPTION ...]]
        jaxkkt claims [FOLDER ...]
@@ -24,7 +25,11 @@ store: what is in the folders where rows land, and what becomes of them."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one; USAGE says the rest."""
-    command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with whether_read_or_not():
+        return _main(*(list(sys.argv[1:] if arguments is None else arguments) or ["--help"]))
+
+
+def _main(command: str, *rest: str) -> int:
     if command in ("-h", "--help"):
         print(USAGE)
         return 0
@@ -90,7 +95,8 @@ def run_module(spec: ModuleSpec | None) -> int:
     if spec is None:
         print("error: start a study as a module: python -m sweeps.NAME", file=sys.stderr)
         return 2
-    return run(spec.name)
+    with whether_read_or_not():
+        return run(spec.name)
 
 
 def studies(package: str) -> Mapping[str, tuple[str, str]]:
