@@ -465,15 +465,14 @@ class TestCommand:
             "if __name__ == '__main__':\n"
             "    sys.exit(studies.run_module(__spec__))\n"
         )
-        ran = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "mine.one"],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
-        ran.stdout.close()
-        with ran.stderr as told:
-            assert told.read() == ""
-        assert ran.wait() == 3
+        ) as ran:
+            ran.stdout.close()
+            assert ran.stderr.read() == ""
+        assert ran.returncode == 3
         assert (tmp_path / "written").exists()
