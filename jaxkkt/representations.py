@@ -149,7 +149,8 @@ def gradient(
     The gradient over the parameters named in `fixed` is 0; only `Params` have such.
     """
     m, k = data.y.shape[0], position.v.shape[0]
-    if isinstance(data, Dataset) and samples_at_once(m, k) < m:
+    if isinstance(position, Params) and samples_at_once(m, k) < m:
+        assert isinstance(data, Dataset)
         found = _in_blocks(position, data, loss)
     else:
         found = _of_samples(position, data, loss)
@@ -188,17 +189,19 @@ def _of_samples(
     )
 
 
-def _in_blocks(position: Params | GramParams, data: Dataset, loss: SampleLoss) -> _Part:
+def _in_blocks(position: Params, data: Dataset, loss: SampleLoss) -> _Part:
     """The same, so many samples at a time that their hidden outputs stay in a core's cache."""
     size = SAMPLES_OF_A_BLOCK
     whole, left = divmod(data.y.shape[0], size)
+    infinite = jnp.full((), jnp.inf, data.y.dtype)
+    nothing = jax.tree.map(jnp.zeros_like, position)
 
     def add(i: Array, so_far: _Part) -> _Part:
         block = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in data)
         return _joined(so_far, _of_samples(position, Dataset(*block), loss))
 
-    first = _of_samples(position, Dataset(data.x[:size], data.y[:size]), loss)
-    found = jax.lax.fori_loop(1, whole, add, first)
+    start = _Part(-infinite, jnp.zeros((), jnp.int32), nothing, infinite)
+    found = jax.lax.fori_loop(0, whole, add, start)
     if not left:
         return found
     rest = Dataset(data.x[-left:], data.y[-left:])
@@ -211,7 +214,7 @@ def _joined(one: _Part, other: _Part) -> _Part:
 
     def weighted(part: _Part) -> Params | GramParams:
         share = jnp.exp(part.log_loss - total)
-        # Of padding alone log L is -inf, and its gradient NaN.
+        # Of padding alone, or nothing, log L is -inf, and its gradient may be NaN.
         return jax.tree.map(lambda g: jnp.where(part.samples > 0, share * g, 0), part.gradient)
 
     return _Part(
