@@ -138,6 +138,18 @@ class TestBlocks:
         assert representations.samples_at_once(20, 1) == 4
 
 
+def test_no_array_of_all_preactivations_is_held():
+    m, d, k = 20_000, 5, 500
+    params = networks.Params(*(jax.ShapeDtypeStruct(n, jnp.float32) for n in ((k, d), (k,), (k,))))
+    data = Dataset(*(jax.ShapeDtypeStruct(n, jnp.float32) for n in ((m, d), (m,))))
+
+    def value(params, data):
+        return representations.gradient(params, data, losses.exponential)
+
+    held = jax.jit(value).lower(params, data).compile().memory_analysis().temp_size_in_bytes
+    assert held < 4 * m * k / 4
+
+
 @pytest.mark.parametrize("name", ["plain", "gram"])  # a rotation would round the zero
 def test_a_neuron_at_zero_preactivation_does_not_pull(name):
     # The second neuron is exactly 0 on the second sample; the third sample is padding.
