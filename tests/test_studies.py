@@ -423,32 +423,10 @@ class TestCommand:
         assert command.main(["sweep"]) == 2
         assert "error: there are no studies here" in capsys.readouterr().err
 
-    def test_a_study_started_as_a_module_has_its_own_name(self, tmp_path):
-        """Under the name __main__ a store could not tell its measurements from others."""
-        package = tmp_path / "mine"
-        package.mkdir()
-        (package / "__init__.py").touch()
-        (package / "one.py").write_text(
-            "import sys\n"
-            "from jaxkkt import studies\n"
-            "class STUDY:\n"
-            "    def main(arguments):\n"
-            "        print(STUDY.__module__, *sys.argv[1:])\n"
-            "if __name__ == '__main__':\n"
-            "    sys.exit(studies.run_module(__spec__))\n"
-        )
-        ran = subprocess.run(
-            [sys.executable, "-m", "mine.one", "--d", "3"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert ran.stdout == "mine.one --d 3\n"
-
-    @pytest.mark.parametrize("lines", [1, 5000])  # in a buffer until the end, and not
-    def test_goes_on_where_nobody_reads_what_it_prints(self, tmp_path, lines):
-        package = tmp_path / "mine"
+    @staticmethod
+    def _started_as_a_module(folder, *lines):
+        """What runs a module `mine.one` in the folder, whose study does this."""
+        package = folder / "mine"
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "one.py").write_text(
@@ -457,21 +435,31 @@ class TestCommand:
             "from jaxkkt import studies\n"
             "class STUDY:\n"
             "    def main(arguments):\n"
-            f"        for _ in range({lines}):\n"
-            "            print('a line of many')\n"
-            "            print(end='', flush=True)\n"
-            "        Path('written').touch()\n"
-            "        return 3\n"
-            "if __name__ == '__main__':\n"
+            + "".join(f"        {line}\n" for line in lines)
+            + "if __name__ == '__main__':\n"
             "    sys.exit(studies.run_module(__spec__))\n"
         )
-        with subprocess.Popen(
-            [sys.executable, "-m", "mine.one"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as ran:
+        return [sys.executable, "-m", "mine.one"]
+
+    def test_a_study_started_as_a_module_has_its_own_name(self, tmp_path):
+        """Under the name __main__ a store could not tell its measurements from others."""
+        command = self._started_as_a_module(tmp_path, "print(STUDY.__module__, *sys.argv[1:])")
+        ran = subprocess.run(
+            [*command, "--d", "3"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert ran.stdout == "mine.one --d 3\n"
+
+    @pytest.mark.parametrize("lines", [1, 5000])  # in a buffer until the end, and not
+    def test_goes_on_where_nobody_reads_what_it_prints(self, tmp_path, lines):
+        command = self._started_as_a_module(
+            tmp_path,
+            f"print('a line of many\\n' * {lines}, flush=True)",
+            "print('one more')",
+            "Path('written').touch()",
+            "return 3",
+        )
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as ran:
             ran.stdout.close()
             assert ran.stderr.read() == ""
         assert ran.returncode == 3
