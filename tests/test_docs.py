@@ -1,6 +1,8 @@
 """The code of the docs runs, in order, as a user pastes it."""
 
+import importlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,26 @@ def blocks(name: str) -> tuple[list[str], list[str]]:
     found = re.findall(rf"({SCRIPT})?```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert found
     return [code for alone, code in found if not alone], [code for alone, code in found if alone]
+
+
+def commands() -> list[str]:
+    """The studies' command lines on all pages: `python -m sweeps.NAME OPTION ...`; but those of a
+    loop over names, and that of the study that contributors are told to write."""
+    found = []
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        text = page.read_text()
+        fenced = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+        lines = [line for block in fenced for line in block.splitlines()]
+        lines += re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        found += re.findall(r"python -m sweeps\.([^#&|;]+)", "\n;".join(lines))
+    names = {" ".join(command.split()) for command in found} - {"tiny"}
+    return sorted(name for name in names if not name.startswith("$"))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_pages_can_be_run(command):
+    module, *arguments = shlex.split(command)
+    importlib.import_module(f"sweeps.{module}").STUDY.read(arguments)
 
 
 @pytest.mark.slow
