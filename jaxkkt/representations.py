@@ -167,7 +167,7 @@ def gradient(
 
 
 class _Part(NamedTuple):
-    """What some of the samples give: the first fields of `Gradient`, and min_i q_i."""
+    """What some of the samples give: log L and its gradient, how many they are, and min_i q_i."""
 
     log_loss: Float[Array, ""]
     samples: Int[Array, ""]

@@ -464,3 +464,10 @@ class TestCommand:
             assert ran.stderr.read() == ""
         assert ran.returncode == 3
         assert (tmp_path / "written").exists()
+
+    def test_the_command_ends_well_where_nobody_reads_it(self):
+        command, pipe = [sys.executable, "-m", "jaxkkt", "sweep"], subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as ran:
+            ran.stdout.close()
+            assert ran.stderr.read() == ""
+        assert ran.returncode == 0
