@@ -13,6 +13,7 @@ import pytest
 import jaxkkt as jk
 from jaxkkt.store.care import verify
 from jaxkkt.training import SUCCEEDED
+from sweeps import vardi_figures
 
 matplotlib.use("Agg")
 DOCS = Path(__file__).parent.parent / "docs"
@@ -124,6 +125,9 @@ def test_published_rows_are_whole_and_say_what_the_page_says():
     assert not verify(store)
     rows = jk.read_rows(store)
     assert rows.status.isin(SUCCEEDED).all()
+    grid = {(run.d, run.samples, run.width, run.seed) for run in vardi_figures.preset("paper")}
+    assert set(zip(rows.d, rows.samples, rows.width, rows.seed, strict=True)) == grid
+    assert len(rows) == len(grid)
     rows["scaled"] = rows.flip_size_exact / rows.d**0.5
     page = (DOCS / "results.md").read_text()
     for (d, samples), own in rows[rows.alpha == 1.5].groupby(["d", "samples"]):
