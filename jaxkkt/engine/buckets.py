@@ -79,11 +79,8 @@ class Bucket:
 
     @property
     def turn(self) -> int:
-        """How many runs are drawn, placed, taken out and measured at a time.
-
-        As many as end at a time, half of several lanes: what is not filled is zeros, written too.
-        """
-        return self.slots if self.lanes == 1 else self.slots // 2
+        """How many runs are drawn, placed, taken out and measured at a time."""
+        return max(1, self.slots // 2) if self.side_by_side else self.slots
 
     @property
     def shared(self) -> tuple[Any, ...]:
