@@ -161,7 +161,7 @@ def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
         (slots, "measure_batch", timed("measure", slots.measure_batch)),
     ):
         started = time.perf_counter()
-        list(run_bucket(bucket, deque(bucket.runs), timing_, Tally()))
+        list(run_bucket(bucket, deque(bucket.trajectories), timing_, Tally()))
         whole = time.perf_counter() - started
     return {**spent, "else": whole - sum(spent.values())}
 
@@ -275,7 +275,7 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
         (np, "asarray", read),
     ):
         tally = Tally()
-        rows = list(run_bucket(bucket, deque(bucket.runs), counting, tally))
+        rows = list(run_bucket(bucket, deque(bucket.trajectories), counting, tally))
     assert len(rows) == count
     return {
         "runs": count,

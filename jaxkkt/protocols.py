@@ -41,6 +41,16 @@ class Training(Spec):
         share a program."""
         return True
 
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """Numbers that say when training stops, and nothing of how: the larger, the later. A run
+        goes on from where one ended whose limits are no larger; none where it begins anew."""
+        return ()
+
+    def without_limits(self) -> "Training":
+        """The same for all that differ in `limits` alone."""
+        return self
+
     def full_batch(self, samples: int) -> bool:
         """Whether a step sees all of so many samples."""
         raise NotImplementedError
@@ -145,6 +155,15 @@ class Protocol(Training, kw_only=False):
     @property
     def guessed_steps(self) -> int:
         return self.expected_steps or self.rule.steps_guess
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        ball = () if self.ball is None else (float(self.ball),)
+        return -float(self.target_log_loss), float(self.max_steps), *ball
+
+    def without_limits(self) -> "Protocol":
+        ball = None if self.ball is None else 1.0
+        return self.replace(target_log_loss=0.0, max_steps=0, ball=ball, expected_steps=None)
 
     @property
     def _gram(self) -> bool:

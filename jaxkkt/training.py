@@ -83,7 +83,10 @@ class State(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Where a run is to pause next: at this log loss or below, or after so many steps."""
+    """Where a run is to pause next: at this log loss or below, or after so many steps.
+
+    A run that is told of one, be it never, ends so that another can go on from there.
+    """
 
     log_loss: Float[Array, ""]
     steps: Int[Array, ""]
@@ -128,7 +131,10 @@ class Evaluation(NamedTuple):
 def step(
     state: State, data: Dataset | GramDataset, protocol: Protocol, pause: Pause | None = None
 ) -> State:
-    """One update, or none where the run ends or pauses here: then it stays where it is."""
+    """One update, or none where the run ends or pauses here: then it stays where it is.
+
+    With a `pause` all of its state stays, so that it or another run goes on from there.
+    """
     evaluation = evaluate(state, data, protocol)
     status = status_at(evaluation, state.steps, protocol, protocol.target_log_loss)
     if pause is not None:
@@ -138,12 +144,11 @@ def step(
     moved = move(state, evaluation, status, protocol)
     if pause is None:
         return moved
-    # A run that pauses goes on later, from all of its state. A mini-batch's log loss is part of it,
-    # a full batch's is not, and says where the run stands.
-    paused = moved.status == Status.PAUSED
+    # A mini-batch's log loss is part of the state, a full batch's is not, and says where it stands.
+    stays = moved.status != Status.RUNNING
     full = protocol.full_batch(data.y.shape[0])
     kept = state._replace(status=moved.status, log_loss=(moved if full else state).log_loss)
-    return jax.tree.map(partial(jnp.where, paused), kept, moved)
+    return jax.tree.map(partial(jnp.where, stays), kept, moved)
 
 
 def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Evaluation:
@@ -169,8 +174,11 @@ def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol
     it stays where it is, with that status."""
     here = evaluation.here
     rule = optax.with_extra_args_support(protocol.rule.transformation())
+    gradient = here.gradient
+    if evaluation.order is not None:  # else other bits where a run is to go on from its end
+        gradient = jax.lax.optimization_barrier(gradient)
     updates, optimizer_state = rule.update(
-        here.gradient,
+        gradient,
         state.optimizer,
         state.position,
         log_loss=here.log_loss,

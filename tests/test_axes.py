@@ -220,5 +220,7 @@ class TestKept:
 
 def test_pauses_past_the_last_moment_are_none():
     (run,) = jk.grid(**SIZES, curve=jk.Curve([-1, -2]))
-    levels = [float(programs._how(run.protocol, run.curve, i).pause.log_loss) for i in range(3)]
+    levels = [
+        float(programs._how(run.protocol, run.curve, i, True).pause.log_loss) for i in range(3)
+    ]
     assert levels == [-1, -2, -np.inf]

@@ -133,7 +133,7 @@ class TestBits:
 
     def rows(self, bucket):
         programs = compile_bucket(bucket)
-        found = run_bucket(bucket, deque(bucket.runs), programs, Tally())
+        found = run_bucket(bucket, deque(bucket.trajectories), programs, Tally())
         return {row.run: (row.values, row.network) for row in found}
 
     def test_slots_of_a_cpu(self, one_lane):

@@ -24,6 +24,7 @@ from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.trajectories import trajectories
 from jaxkkt.training import Status
 
 
@@ -155,7 +156,7 @@ class TestRuns:
         programs = compile_bucket(bucket)
 
         def rows(some):
-            found = run_bucket(bucket, deque(some), programs, Tally())
+            found = run_bucket(bucket, deque(trajectories(some)), programs, Tally())
             return {row.run: row.values for row in found}
 
         whole = rows(bucket.runs)
@@ -195,7 +196,7 @@ class TestRuns:
                 both.wait()
             while queue:
                 with suppress(IndexError):  # the other stream took it
-                    yield Row(queue.popleft(), {})
+                    yield Row(queue.popleft()[0], {})
 
         monkeypatch.setattr(streams, "run_bucket", run_bucket)
         monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
@@ -242,7 +243,7 @@ class TestRuns:
         bucket = planned_for(runs)[0].with_lanes(2)
         programs = compile_bucket(bucket)
         tally = Tally()
-        queue = deque(bucket.runs)
+        queue = deque(bucket.trajectories)
         rows = list(run_bucket(bucket, queue, programs, tally))
         assert tally.useful_steps == sum(row.values["steps"] for row in rows)
         assert tally.useful_steps <= tally.lane_steps
@@ -253,7 +254,7 @@ class TestRuns:
         runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(4), protocol=protocol, measure=())
         bucket = planned_for(runs)[0].with_lanes(2)
         tally = Tally()
-        list(run_bucket(bucket, deque(bucket.runs), compile_bucket(bucket), tally))
+        list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally))
         assert tally.useful_steps == 4 * 2
         assert tally.useful_steps <= tally.lane_steps
 

@@ -62,7 +62,7 @@ def test_where_two_do_not_fit_the_runs_end_with_that(eight_lanes):
 
 
 def test_how_much_a_run_takes_is_told():
-    told = str(lanes.OutOfMemory(RUNS[:2], 3 * 2**20))
+    told = str(lanes.OutOfMemory([(run,) for run in RUNS[:2]], 3 * 2**20))
     assert told.startswith("no memory for 2 runs at a time, of about 3.0 MiB each")
 
 

@@ -7,6 +7,7 @@ resumed sweep compiles the same shapes and so gives the same bits.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from jaxkkt.engine.devices import cores
 from jaxkkt.engine.merging import Shape, merge
+from jaxkkt.engine.trajectories import Trajectory, trajectories
 from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation, samples_at_once, step_flops
@@ -58,6 +60,7 @@ class Bucket:
     `side_by_side` on an accelerator, a group after another on a CPU. Drawn and measured are as many
     as a `turn` takes, at shapes that may be larger, which buckets of few runs share: `drawn_at`,
     `measured_at`. A step sees `batch` of the samples, and a slot takes `lane_bytes`, in float32.
+    Where it `resumes` a run may go on from where it paused to be measured, or another ended.
     """
 
     runs: tuple[Run, ...]
@@ -72,6 +75,12 @@ class Bucket:
     drawn_at: tuple[int, int, int]
     measured_at: tuple[int, int, int]
     lane_bytes: int
+    resumes: bool
+
+    @cached_property
+    def trajectories(self) -> list[Trajectory]:
+        """Its runs, those together that are trained once."""
+        return trajectories(self.runs)
 
     def with_lanes(self, lanes: int) -> "Bucket":
         """The same runs in fewer lanes, and no more slots than these."""
@@ -91,11 +100,6 @@ class Bucket:
     def guessed_steps(self) -> float:
         """How many steps a run takes, roughly."""
         return max(1, sum(run.protocol.guessed_steps for run in self.runs) / len(self.runs))
-
-    @property
-    def pauses(self) -> bool:
-        """Whether its runs pause on their way, to be measured."""
-        return self.runs[0].curve is not None
 
     def measured(self) -> list[tuple[Run, tuple[Measurement, ...]]]:
         """One run of each kind that is measured alike, and what is measured together of it."""
@@ -121,9 +125,9 @@ class Bucket:
 
     @property
     def step_flops(self) -> int:
-        """Operations of the matrix products of one padded step of every run."""
+        """Operations of the matrix products of one padded step of every trajectory."""
         sizes = {"samples": self.batch, "dim": self.d, "width": self.width}
-        return self._gradients * len(self.runs) * step_flops(self.representation, **sizes)
+        return self._gradients * len(self.trajectories) * step_flops(self.representation, **sizes)
 
     @property
     def _gradients(self) -> int:
@@ -261,14 +265,15 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
     of_one = _lane_bytes(kind.representation, m, batch, k, d, ball)
     work = float(kind.work(m, d, k))
     side_by_side = devices[0].platform != "cpu"
+    trained = len(trajectories(runs))
     if side_by_side:
-        lanes = _lanes(-(-len(runs) // len(devices)), lane_bytes(devices[0]) // of_one, work)
+        lanes = _lanes(-(-trained // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
     elif any(one.on_host for run in runs for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _within_a_turn(_lanes_of_a_core(batch, k), of_one)
-        slots = lanes * _groups(lanes, len(runs), work * protocol.guessed_steps, of_one)
+        slots = lanes * _groups(lanes, trained, work * protocol.guessed_steps, of_one)
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
     at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
@@ -285,6 +290,7 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
         drawn_at=tight if exact else at,
         measured_at=at,
         lane_bytes=of_one,
+        resumes=kind.curve is not None or trained < len(runs),
     )
 
 
@@ -306,10 +312,10 @@ def _within_a_turn(lanes: int, bytes_: int) -> int:
     return lanes
 
 
-def _groups(lanes: int, runs: int, operations: float, bytes_: int) -> int:
+def _groups(lanes: int, trajectories: int, operations: float, bytes_: int) -> int:
     """How many groups of lanes a stream holds: little work is handed out in larger portions."""
     wanted = SECONDS_OF_A_TURN * OPERATIONS_PER_SECOND / (lanes * operations)
-    fair = runs / (lanes * PORTIONS)
+    fair = trajectories / (lanes * PORTIONS)
     return max(1, int(min(wanted, fair, MOST_SLOTS / lanes, TURN_BYTES / (lanes * bytes_))))
 
 
@@ -320,7 +326,7 @@ def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
     run on one core; fewer where that would fill too much memory. One an accelerator, whose lanes
     share every kernel. Never more than there are batches to fill.
     """
-    batches = sum(-(-len(b.runs) // b.slots) for b in buckets)
+    batches = sum(-(-len(b.trajectories) // b.slots) for b in buckets)
     if devices[0].platform != "cpu":
         return min(len(devices), batches)
     fitting = lane_bytes(devices[0]) // max(b.bytes for b in buckets)
@@ -351,13 +357,13 @@ def _lane_bytes(
     return 4 * ((3 + ball) * k * r + 3 * samples_at_once(batch, k) * k + m * r + start)
 
 
-def _lanes(runs: int, most: int, work: float) -> int:
-    """The number of lanes, up to `most`, that should finish `runs` runs first."""
+def _lanes(trajectories: int, most: int, work: float) -> int:
+    """The number of lanes, up to `most`, that should finish so many trajectories first."""
     if most <= 1:
         return 1
 
     def cost(lanes: int) -> float:
-        return (-(-runs // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
+        return (-(-trajectories // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
 
     # At least 2: a batch of one is compiled to other bits.
-    return min(range(2, max(2, min(most, runs)) + 1), key=cost)
+    return min(range(2, max(2, min(most, trajectories)) + 1), key=cost)

@@ -71,13 +71,15 @@ class Plan:
     def describe(self) -> str:
         lines = [b.describe() for b in self.buckets]
         steps = sum(b.guessed_steps * len(b.runs) for b in self.buckets) / self.runs
+        trained = sum(len(b.trajectories) for b in self.buckets)
+        told = "" if trained == self.runs else f" on {trained} trajectories"
         return "\n".join(
             [
                 *lines,
-                f"{self.runs} runs in {len(self.buckets)} buckets, streams: {self.streams}, "
+                f"{self.runs} runs{told} in {len(self.buckets)} buckets, streams: {self.streams}, "
                 f"{padding_share(self.buckets):.1%} of the work is padding",
                 f"about {self.flops:.1e} FLOP in matrix products at {steps:,.0f} steps "
-                f"a run, {self.bytes / 2**20:,.0f} MiB in lanes",
+                f"each, {self.bytes / 2**20:,.0f} MiB in lanes",
             ]
         )
 
@@ -340,7 +342,10 @@ def _share(
     ):
         raise ValueError(f"a shard is one of (1, n) to (n, n), got {shard!r}")
     which, count = shard
-    mine = set([run for bucket in buckets for run in bucket.runs][which - 1 :: count])
+    whole = [one for bucket in buckets for one in bucket.trajectories]
+    if len(whole) < count:  # too few to go round: runs go apart
+        whole = [(run,) for one in whole for run in one]
+    mine = {run for one in whole[which - 1 :: count] for run in one}
     if not mine:
         raise ValueError(f"there are {len(runs)} runs: not enough for {count} shards")
     parts = [replace(b, runs=tuple(run for run in b.runs if run in mine)) for b in buckets]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from jaxkkt.engine.devices import alone, devices, environment, split_among, thre
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
+from jaxkkt.engine.trajectories import trajectories
 from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable
@@ -286,11 +287,11 @@ def _tasks(
 def _parts(
     buckets: Sequence[Bucket], done: Collection[Run]
 ) -> Iterator[tuple[Bucket, tuple[Run, ...]]]:
-    waiting = [(b, [run for run in b.runs if run not in done]) for b in buckets]
+    waiting = [(b, trajectories([run for run in b.runs if run not in done])) for b in buckets]
     work = {b: b.guessed_steps * b.padded_work / len(b.runs) for b in buckets}
-    total = sum(len(runs) * work[b] for b, runs in waiting)
+    total = sum(len(left) * work[b] for b, left in waiting)
     most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)
-    for bucket, runs in waiting:
+    for bucket, left in waiting:
         size = max(bucket.lanes, int(most / work[bucket]))
-        for i in range(0, len(runs), size):
-            yield bucket, tuple(runs[i : i + size])
+        for i in range(0, len(left), size):
+            yield bucket, tuple(chain.from_iterable(left[i : i + size]))

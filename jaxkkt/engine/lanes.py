@@ -15,6 +15,7 @@ from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.slots import RAISED, RUNNING, Slots
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.runs.run import Run
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
@@ -25,20 +26,20 @@ SECONDS_WORTH_SAVING = 5.0
 
 
 class OutOfMemory(Exception):
-    """The device's memory does not hold the lanes; `runs` were in them, each of so many bytes."""
+    """The device's memory does not hold the lanes; `left` were in them, each of so many bytes."""
 
-    def __init__(self, runs: Sequence[Run], lane_bytes: int) -> None:
+    def __init__(self, left: Sequence[Trajectory], lane_bytes: int) -> None:
         super().__init__(
-            f"no memory for {len(runs)} runs at a time, of about {lane_bytes / 2**20:,.1f} MiB "
+            f"no memory for {len(left)} runs at a time, of about {lane_bytes / 2**20:,.1f} MiB "
             "each beside what their measurements take: train narrower networks or on fewer "
             "samples, measure less, or take a device of more memory"
         )
-        self.runs = runs
+        self.left = left
 
 
 def run_bucket(
     bucket: Bucket,
-    queue: deque[Run],
+    queue: deque[Trajectory],
     programs: Programs,
     tally: Tally,
     stop: Event | None = None,
@@ -46,6 +47,7 @@ def run_bucket(
     checkpoints: Path | None = None,
 ) -> Iterator[Row]:
     """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
+    Those of a trajectory go on from where the one before ended.
 
     Other threads may take from the same queue. A run's numbers do not depend on its slot, on the
     runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
@@ -61,10 +63,10 @@ def run_bucket(
         if not out_of_memory(error):
             raise
         yield from slots.undrawn
-        raise OutOfMemory(slots.runs, bucket.lane_bytes) from error
+        raise OutOfMemory(slots.left, bucket.lane_bytes) from error
 
 
-def _run(slots: Slots, queue: deque[Run], tally: Tally, stop: Event | None) -> Iterator[Row]:
+def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None) -> Iterator[Row]:
     bucket = slots.bucket
     chunk, expected = FIRST_CHUNK, bucket.guessed_steps
     while not (stop and stop.is_set()):
@@ -74,7 +76,7 @@ def _run(slots: Slots, queue: deque[Run], tally: Tally, stop: Event | None) -> I
             break
         started = perf_counter()
         # While runs wait, come back when half of a group's lanes are free; after that, when all.
-        wait = bool(queue) or bucket.pauses
+        wait = bool(queue) or bucket.resumes
         told = slots.advance(chunk, max(1, bucket.lanes // 2) if wait else bucket.lanes)
         seconds, trips = perf_counter() - started, int(told.trips)
         if trips == chunk:

@@ -43,7 +43,7 @@ class Slot(NamedTuple):
 
 
 class How(NamedTuple):
-    """How a run trains, and where it pauses next, where runs of its bucket do."""
+    """How a run trains, and where it pauses next, where its bucket `resumes` runs."""
 
     protocol: Any
     pause: Pause | None
@@ -58,13 +58,16 @@ class Rows(NamedTuple):
     how: Layout
     room: int
     drawings: dict[Any, Drawing]
+    resumes: bool
 
     @classmethod
     def of(cls, bucket: Bucket) -> "Rows":
         first = {_drawn_alike(run): run for run in bucket.runs}
         found = {key: drawing_of(run, bucket.drawn_at) for key, run in first.items()}
         room = max(one.words for one in found.values())
-        return cls(Layout.of(_how(bucket.runs[0].protocol, bucket.runs[0].curve, 0)), room, found)
+        run, resumes = bucket.runs[0], bucket.resumes
+        how = Layout.of(_how(run.protocol, run.curve, 0, resumes))
+        return cls(how, room, found, resumes)
 
     @property
     def words(self) -> int:
@@ -80,7 +83,7 @@ class Rows(NamedTuple):
         drawing = self.drawing(run)
         drawn = _drawn_words(drawing, run.initialization, run.data)
         rest = np.zeros(self.room - len(drawn), np.int32)
-        how = _how_words(run.protocol, run.curve, moment)
+        how = _how_words(run.protocol, run.curve, moment, self.resumes)
         return np.concatenate([(slot, seed, *sizes), drawn, rest, how])
 
     def of_none(self, bucket: Bucket) -> np.ndarray:
@@ -112,8 +115,8 @@ def _drawn_words(drawing: Drawing, init: Any, data: Any) -> np.ndarray:
 
 
 @by_identity
-def _how_words(protocol: Any, curve: Curve | None, moment: int) -> np.ndarray:
-    how = _how(protocol, curve, moment)
+def _how_words(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> np.ndarray:
+    how = _how(protocol, curve, moment, resumes)
     return Layout.of(how).packed(how)
 
 
@@ -121,7 +124,7 @@ class Programs(NamedTuple):
     """A bucket's compiled functions.
 
     `idle` makes a batch of empty slots, `place` puts runs into some of them, `advance` trains all,
-    `decode` takes some out, `resume` lets some go on that have paused. `rows` say how runs are
+    `decode` takes some out, `resume` lets some go on from where they stand. `rows` say how runs are
     told, `report` and `ending` how the device tells how they stand, and how they ended.
     """
 
@@ -165,15 +168,13 @@ def compile_bucket(bucket: Bucket) -> Programs:
 
 def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
     shape = replace(bucket, runs=())
-    return Programs(rows, *training_programs(shape, bucket.pauses, rows.how, rows.room, here()))
+    return Programs(rows, *training_programs(shape, rows.how, rows.room, here()))
 
 
 @once
-def training_programs(
-    bucket: Bucket, pauses: bool, how: Layout, room: int, here: Here
-) -> tuple[Any, ...]:
+def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tuple[Any, ...]:
     """What trains in a bucket of this shape, whatever its runs are."""
-    rows = Rows(how, room, {})
+    rows = Rows(how, room, {}, bucket.resumes)
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
     drawn: Any = Drawn(
@@ -207,22 +208,22 @@ def training_programs(
         compiled(_place, batch, words, drawn),
         compiled(_advance, batch, limits, often=True, report=report),
         compiled(_decode, places, batch, ending=ending),
-        compiled(_resume, batch, words) if pauses else None,
+        compiled(_resume, batch, words) if bucket.resumes else None,
     )
 
 
-def _how(protocol: Any, curve: Curve | None, moment: int) -> How:
+def _how(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> How:
     """How a run trains, and its pause at this moment of its curve, as arrays of the lane's types.
 
-    Past the last moment there is no more pause.
+    Past the last moment, and without a curve, it never pauses.
     """
-    if curve is None:
+    if not resumes:
         return How(numbers(protocol), None)
-    after = [*curve.moments[moment:], None][0]
-    by_loss = curve.dimension == "level"
-    level = -np.inf if after is None or not by_loss else after
-    step = np.iinfo(np.int32).max if after is None or by_loss else int(after)
-    pause: Any = Pause(level, step)  # type: ignore[arg-type]
+    pause: Any = Pause(-np.inf, np.iinfo(np.int32).max)  # type: ignore[arg-type]
+    if curve is not None and moment < len(curve.moments):
+        after = curve.moments[moment]
+        by_loss = curve.dimension == "level"
+        pause = pause._replace(**({"log_loss": after} if by_loss else {"steps": int(after)}))
     return How(numbers(protocol), numbers(pause))
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from jaxkkt.engine.packing import sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
 from jaxkkt.engine.rows import Row, plain, raised
 from jaxkkt.engine.trained import Alone
+from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -36,14 +37,28 @@ RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED
 
 @dataclass
 class _Occupant:
-    """A run in its slot, and what was measured on its way. `steps_before` were trained before it
-    was put there, up to its checkpoint."""
+    """A run in its slot, those that go on from its end, and what was measured on its way.
+    `steps_before` were trained before it was put there, up to its checkpoint or another's end."""
 
-    run: Run
+    trajectory: Trajectory
     began: float
     steps_before: int = 0
     moments: list[dict[str, Any]] = field(default_factory=list)
     networks: list[Params] = field(default_factory=list)
+
+    @property
+    def run(self) -> Run:
+        return self.trajectory[0]
+
+    def next(self, steps: int) -> "_Occupant | None":
+        """The one that goes on from its end, after so many steps."""
+        if len(self.trajectory) == 1:
+            return None
+        moments, networks = list(self.moments), list(self.networks)
+        left = self.trajectory[1:]
+        return replace(
+            self, trajectory=left, steps_before=steps, moments=moments, networks=networks
+        )
 
 
 class _Ended(NamedTuple):
@@ -73,14 +88,14 @@ class Slots:
         self.undrawn: list[Row] = []
 
     @property
-    def runs(self) -> list[Run]:
-        return [one.run for one in self._slots if one is not None]
+    def left(self) -> list[Trajectory]:
+        return [one.trajectory for one in self._slots if one is not None]
 
     @property
     def occupied(self) -> list[int]:
         return [i for i, one in enumerate(self._slots) if one is not None]
 
-    def take_in(self, queue: deque[Run]) -> None:
+    def take_in(self, queue: deque[Trajectory]) -> None:
         """Fills free slots from the queue."""
         if self._arrays is None:
             self._arrays = self._programs.idle()
@@ -90,34 +105,34 @@ class Slots:
                 return
             mine = dict(zip(free, taken, strict=False))
             if not self._placed(mine) and len(mine) > 1:
-                for i, run in mine.items():
-                    self._placed({i: run})
+                for i, one in mine.items():
+                    self._placed({i: one})
 
-    def _placed(self, mine: Mapping[int, Run]) -> bool:
+    def _placed(self, mine: Mapping[int, Trajectory]) -> bool:
         """Whether these could be drawn. One that could not is among the `undrawn`; several stay in
         their slots, to be tried one by one."""
-        for i, run in mine.items():
-            self._slots[i] = _Occupant(run, perf_counter())
+        for i, one in mine.items():
+            self._slots[i] = _Occupant(one, perf_counter())
         try:
-            self._place(mine)
+            self._place({i: one[0] for i, one in mine.items()})
         except Exception as error:
             if out_of_memory(error):
                 raise
             if len(mine) == 1:
-                ((i, run),) = mine.items()
+                ((i, one),) = mine.items()
                 self._slots[i] = None
-                self.undrawn.append(raised(run, error))
+                self.undrawn += [raised(run, error) for run in one]
             return False
         return True
 
-    def _next(self, queue: deque[Run], most: int) -> list[Run]:
-        """Runs that are drawn alike."""
-        rows, taken = self._programs.rows, list[Run]()
-        while len(taken) < most and (run := _popped(queue)) is not None:
-            if taken and rows.drawing(run) != rows.drawing(taken[0]):
-                queue.appendleft(run)
+    def _next(self, queue: deque[Trajectory], most: int) -> list[Trajectory]:
+        """Some whose runs are drawn alike."""
+        rows, taken = self._programs.rows, list[Trajectory]()
+        while len(taken) < most and (one := _popped(queue)) is not None:
+            if taken and rows.drawing(one[0]) != rows.drawing(taken[0][0]):
+                queue.appendleft(one)
                 break
-            taken.append(run)
+            taken.append(one)
         return taken
 
     def _place(self, mine: Mapping[int, Run]) -> None:
@@ -151,8 +166,11 @@ class Slots:
         undrawn = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
-        for i, one, trained, ending, found in self._measured(at_the_end, _at_its_end):
-            self._slots[i] = None
+        ended = self._measured(at_the_end, _at_its_end)
+        for i, one, _, ending, _ in ended:
+            self._slots[i] = one.next(int(ending["steps"]))
+        self._resume([i for i in at_the_end if self._slots[i] is not None])
+        for _, one, trained, ending, found in ended:
             try:
                 if isinstance(found, Exception):
                     raise found
@@ -163,8 +181,8 @@ class Slots:
             yield row, int(ending["steps"]) - one.steps_before
         yield from self._go_on(self._measured(paused, _on_its_way))
         for i in undrawn:
-            run, self._slots[i] = self._at(i).run, None
-            yield self._undrawn(run), 0
+            left, self._slots[i] = self._at(i).trajectory, None
+            yield from ((self._undrawn(run), 0) for run in left)
 
     def _measured(
         self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
@@ -189,17 +207,28 @@ class Slots:
 
     def _go_on(self, ended: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
         """Notes the moments of runs that have paused, and lets them go on."""
-        told = self._programs.rows.of_none(self.bucket)
-        for row, (i, one, trained, ending, found) in zip(told, ended, strict=False):
+        going = []
+        for i, one, trained, ending, found in ended:
             if isinstance(found, Exception):
                 self._slots[i] = None
-                yield raised(one.run, found), int(ending["steps"]) - one.steps_before
+                steps = int(ending["steps"]) - one.steps_before
+                yield raised(one.run, found), steps
+                yield from ((raised(run, found), 0) for run in one.trajectory[1:])
                 continue
             _note(one, trained, ending, found)
+            going.append(i)
+        self._resume(going)
+
+    def _resume(self, slots: Sequence[int]) -> None:
+        """Lets the runs in these slots go on from where they stand."""
+        if not slots:
+            return
+        assert self._programs.resume is not None
+        told = self._programs.rows.of_none(self.bucket)
+        for row, i in zip(told, slots, strict=False):
+            one = self._at(i)
             row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
-        if ended:
-            assert self._programs.resume is not None
-            self._arrays = self._programs.resume(self._arrays, told)
+        self._arrays = self._programs.resume(self._arrays, told)
 
     def _undrawn(self, run: Run) -> Row:
         """The row of a run whose data cannot be trained on."""
@@ -292,7 +321,7 @@ def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, kee
     return row.with_values(found)
 
 
-def _popped(queue: deque[Run]) -> Run | None:
+def _popped(queue: deque[Trajectory]) -> Trajectory | None:
     try:
         return queue.popleft()
     except IndexError:

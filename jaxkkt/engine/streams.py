@@ -19,6 +19,7 @@ from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.trajectories import Trajectory, trajectories
 from jaxkkt.runs.run import Run
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def run_streams(
                         ended.put(row)
 
     def fitting(
-        bucket: Bucket, queue: deque[Run], programs: Programs, tally: Tally
+        bucket: Bucket, queue: deque[Trajectory], programs: Programs, tally: Tally
     ) -> Iterator[Row]:
         """The rows of a bucket; where memory runs out with half the lanes, and so on down to 2."""
         while not stop.is_set():
@@ -73,11 +74,11 @@ def run_streams(
                 return
             except OutOfMemory as error:
                 if bucket.slots <= LEAST_LANES:
-                    if not error.runs:  # not even empty lanes fit
+                    if not error.left:  # not even empty lanes fit
                         raise
-                    yield from (raised(run, error) for run in error.runs)
+                    yield from (raised(run, error) for one in error.left for run in one)
                     continue
-                queue.extendleft(error.runs)
+                queue.extendleft(error.left)
                 # Of slots that take turns there is first one group: its bits are the same.
                 grouped = bucket.slots > bucket.lanes
                 lanes = bucket.lanes if grouped else max(LEAST_LANES, bucket.lanes // 2)
@@ -95,8 +96,8 @@ def run_streams(
     compiler = ThreadPoolExecutor(len(used))  # nobody waits for what it compiles after a stop
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
-            queues = [(b, deque(run for run in b.runs if run not in done)) for b in buckets]
-            left = [(b, queue) for b, queue in queues if queue]
+            remaining = [(b, [run for run in b.runs if run not in done]) for b in buckets]
+            left = [(b, deque(trajectories(some))) for b, some in remaining if some]
             places = range(len(left))
             programs = {
                 i: {device: compiler.submit(compile_ahead, left[i][0], device) for device in used}
