@@ -158,6 +158,10 @@ class Protocol(Training, kw_only=False):
 
     @property
     def limits(self) -> tuple[float, ...]:
+        # Of Adam in mini-batches the program whose runs can go on has other bits: its runs would
+        # depend on what else is in the sweep.
+        if not self.rule.linear:
+            return ()
         ball = () if self.ball is None else (float(self.ball),)
         return -float(self.target_log_loss), float(self.max_steps), *ball
 

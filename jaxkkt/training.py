@@ -174,11 +174,8 @@ def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol
     it stays where it is, with that status."""
     here = evaluation.here
     rule = optax.with_extra_args_support(protocol.rule.transformation())
-    gradient = here.gradient
-    if evaluation.order is not None:  # else other bits where a run is to go on from its end
-        gradient = jax.lax.optimization_barrier(gradient)
     updates, optimizer_state = rule.update(
-        gradient,
+        here.gradient,
         state.optimizer,
         state.position,
         log_loss=here.log_loss,

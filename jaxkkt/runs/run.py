@@ -28,7 +28,8 @@ class Curve(Spec, kw_only=False):
 
     Results get a dimension for them, `level` or `step`, with log L, steps, the smallest margin and
     the squared norm, as `curve_log_loss` and so on, and what `measure` returns. A moment that the
-    run does not reach is NaN there. The run itself goes on as if there had been none.
+    run does not reach is NaN there. The run itself goes on as if there had been none, to rounding
+    where its optimizer is not linear.
     """
 
     log_losses: Sequence[float] = described("log losses", default=(), shown=False)

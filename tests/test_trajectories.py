@@ -1,0 +1,203 @@
+"""Runs that differ in nothing but where they stop: trained once, to the bits of each alone."""
+
+from dataclasses import replace
+from itertools import chain
+
+import jax
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+from cases import SquaredNorm, squared_norm, sweep
+
+import jaxkkt as jk
+from jaxkkt.engine import driver, executors, slots, streams
+from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.trajectories import trajectories
+
+SIZES = {"d": 8, "samples": 10, "width": 30, "seed": range(2), "measure": squared_norm}
+LAZY = {"initialization": "lazy", "data": "sphere"}
+KINDS = {
+    "target": {"target_log_loss": [-1.0, -5.0, -30.0]},
+    "ball": {**LAZY, "protocol": jk.lazy.lazy_flow(), "ball": [1.0, 3.0, 9.0]},
+    "batches": {
+        **LAZY,
+        "protocol": jk.lazy.lazy_sgd(batch_size=4),
+        "ball": [0.3, 1.0, 3.0],
+        "max_steps": [0, 5, 400],
+    },
+    "momentum": {
+        "protocol": jk.Protocol(jk.optimizers.linear(optax.sgd(1e-3, 0.9)), batch_size=4),
+        "target_log_loss": [1.0, -1.0],
+        "max_steps": 1000,
+    },
+    "curve": {"target_log_loss": [-2.0, -8.0], "curve": jk.Curve([-1, -5], measure=squared_norm)},
+}
+
+
+def rows_of(buckets):
+    """The rows of buckets by their runs, and how many steps they took."""
+    tally = Tally()
+    found = streams.run_streams(buckets, (), [tally], jax.devices()[:1], lambda: None)
+    return {row.run: row for row in chain(*found)}, tally.useful_steps
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k if k in ("ball", "momentum") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+)
+def test_each_has_the_bits_of_itself_alone(kind, unchecked):
+    """And the steps of the longest are taken, not those of all."""
+    (bucket,) = jk.plan_sweep(jk.grid(**SIZES, **KINDS[kind])).buckets
+    assert len(bucket.trajectories) < len(bucket.runs)
+    # By the program of a sweep without any such runs.
+    resumes = bucket.runs[0].curve is not None
+    apart = [replace(bucket, runs=(run,), resumes=resumes) for run in bucket.runs]
+    rows, steps = rows_of([bucket])
+    alone, _ = rows_of(apart)
+    assert rows.keys() == alone.keys()
+    for run, row in rows.items():
+        assert row.network == alone[run].network
+        assert row.values.keys() == alone[run].values.keys()
+        for name, value in row.values.items():
+            np.testing.assert_array_equal(value, alone[run].values[name])
+    made = [max(int(rows[run].values["steps"]) for run in one) for one in bucket.trajectories]
+    assert steps == sum(made) < sum(int(row.values["steps"]) for row in rows.values())
+
+
+class TestWhatIsShared:
+    def test_each_stops_no_earlier_than_the_one_before(self):
+        runs = jk.grid(**SIZES, target_log_loss=[-1.0, -9.0, -5.0], max_steps=[30, 10, 20])
+        found = trajectories(runs)
+        assert sorted(map(len, found), reverse=True)[0] > 3
+        assert sorted(map(runs.index, chain(*found))) == list(range(len(runs)))
+        for one in found:
+            assert len({run.seed for run in one}) == 1
+            limits = np.array([run.protocol.limits for run in one])
+            assert (np.diff(limits, axis=0) >= 0).all()
+
+    def test_what_is_measured_may_differ(self):
+        runs = [
+            jk.grid(**{**SIZES, "seed": 0, "measure": one})[0] for one in (squared_norm, jk.Flips())
+        ]
+        assert trajectories(runs) == [tuple(runs)]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"seed": 1},
+            {"width": 31},
+            {"data": "gaussian"},
+            {"delta": 0.02},
+            {"loss": "logistic"},
+            {"init_scale": 2.0},
+            {"curve": jk.Curve([-0.5])},
+            {"batch_size": 4, "optimizer": "descent"},
+        ],
+        ids=lambda other: ", ".join(other),
+    )
+    def test_nothing_else_may(self, other):
+        """Runs that train in other ways do not go on from each other."""
+        (one,) = jk.grid(**{**SIZES, "seed": 0}, target_log_loss=-1.0)
+        axes = {**SIZES, "seed": 0, "target_log_loss": -5.0, **other}
+        assert trajectories([one, *jk.grid(**axes)]) == [(one,), *zip(jk.grid(**axes))]
+
+    @pytest.mark.parametrize(
+        "axes",
+        [
+            {"protocol": jk.adversarial.AdversarialProtocol(batch_size=4), "epochs": [2, 4]},
+            {"optimizer": optax.adam(0.01), "target_log_loss": [-1.0, -5.0]},
+        ],
+        ids=["adversarial", "adam"],
+    )
+    def test_nor_other_kinds_of_training(self, axes):
+        """Nor optimizers whose bits depend on whether their runs can go on."""
+        runs = jk.grid(**{**SIZES, "seed": 0}, **axes)
+        assert trajectories(runs) == [(run,) for run in runs]
+
+    def test_the_plan_counts_and_tells_it(self):
+        plan = jk.plan_sweep(jk.grid(**SIZES, **KINDS["target"]))
+        (longest,) = [jk.plan_sweep(jk.grid(**SIZES, target_log_loss=-30.0))]
+        assert plan.flops == longest.flops
+        assert "6 runs on 2 trajectories in 1 buckets" in plan.describe()
+        assert "trajector" not in longest.describe()
+
+
+class RaisesAt(SquaredNorm):
+    """Raises for networks that have come so far alone."""
+
+    on_host = True
+    most: jk.Number = 0.0
+
+    def measure(self, params):
+        norm = float(jk.networks.squared_norm(params))
+        if norm < self.most:
+            raise OSError("no measurement of this")
+        return {"norm": norm}
+
+
+def test_one_that_cannot_be_measured_does_not_end_the_others():
+    axes = {**SIZES, "target_log_loss": [-1.0, -30.0]}
+    norms = sweep(jk.grid(**axes)).squared_norm
+    first, last = norms.sel(target_log_loss=-1), norms.sel(target_log_loss=-30)
+    between = float(norms.mean())
+    assert float(first.max()) < between < float(last.min())
+    table = sweep(jk.grid(**{**axes, "measure": RaisesAt(most=between)}))
+    raised = table.status == jk.Status.RAISED
+    assert raised.sel(target_log_loss=-1).all()
+    assert not raised.sel(target_log_loss=-30).any()
+    np.testing.assert_allclose(table.norm.sel(target_log_loss=-30), last, rtol=1e-5)
+
+
+def test_all_of_one_that_cannot_be_drawn_are_told(monkeypatch):
+    draw = slots.draw_batch
+
+    def drawn(drawing, words, runs, *rest):
+        if any(run.seed == 0 for run in runs):
+            raise ArithmeticError("an unlucky draw")
+        return draw(drawing, words, runs, *rest)
+
+    monkeypatch.setattr(slots, "draw_batch", drawn)
+    table = sweep(jk.grid(**SIZES, **KINDS["target"]))
+    raised = table.status == jk.Status.RAISED
+    assert raised.sel(seed=0).all()
+    assert not raised.sel(seed=1).any()
+
+
+def test_all_of_one_that_raises_on_its_way_are_told():
+    axes = {**SIZES, "target_log_loss": [-2.0, -8.0]}
+    runs = [
+        *jk.grid(**{**axes, "seed": 0}, curve=jk.Curve([-1], measure=RaisesAt(most=1e9))),
+        *jk.grid(**{**axes, "seed": 1}, curve=jk.Curve([-1], measure=RaisesAt())),
+    ]
+    assert [len(one) for one in trajectories(runs)] == [2, 2]
+    raised = sweep(runs).status == jk.Status.RAISED
+    assert raised.sel(seed=0).all()
+    assert not raised.sel(seed=1).any()
+
+
+def test_one_with_a_row_is_left_out(tmp_path):
+    """A store that is extended: those that are there are not trained, the others are the same."""
+    whole = sweep(jk.grid(**SIZES, target_log_loss=[-1.0, -5.0, -30.0]))
+    sweep(jk.grid(**SIZES, target_log_loss=-5.0), store=tmp_path)
+    table = sweep(jk.grid(**SIZES, target_log_loss=[-1.0, -5.0, -30.0]), store=tmp_path)
+    xr.testing.assert_equal(table, whole)
+
+
+def test_tasks_and_shards_have_whole_ones(monkeypatch, one_lane):
+    runs = jk.grid(**{**SIZES, "seed": range(6)}, **KINDS["target"])
+    planned = jk.plan_sweep(runs)
+    monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
+    parts = [part for _, part in executors._parts(planned.buckets, ())]
+    shares = [driver._share(planned.buckets, runs, (i, 3))[1] for i in (1, 2, 3)]
+    assert len(parts) > 1
+    for some in (parts, shares):
+        assert sorted(map(runs.index, chain(*some))) == list(range(len(runs)))
+        seeds = [{run.seed for run in one} for one in some]
+        assert sum(map(len, seeds)) == len(set().union(*seeds))
+
+
+def test_more_shards_than_trajectories_share_the_runs():
+    runs = jk.grid(**{**SIZES, "seed": 0}, **KINDS["target"])
+    buckets = jk.plan_sweep(runs).buckets
+    assert [len(driver._share(buckets, runs, (i, 2))[1]) for i in (1, 2)] == [2, 1]
