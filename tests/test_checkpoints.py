@@ -92,6 +92,26 @@ def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+def test_one_that_went_on_from_another_goes_on(tmp_path, killed, monkeypatch):
+    """It was saved as itself, and the other has landed."""
+    runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
+    whole = sweep(runs)
+    killed(5, runs, store=tmp_path)
+    assert jk.read_rows(tmp_path).max_steps.tolist() == [10]
+    found, load = [], Checkpoints.load
+
+    def noted(self, run, like):
+        under_way = load(self, run, like)
+        found.append((run, under_way))
+        return under_way
+
+    monkeypatch.setattr(Checkpoints, "load", noted)
+    xr.testing.assert_identical(sweep(runs, store=tmp_path), whole)
+    ((run, under_way),) = found
+    assert run.protocol.max_steps == 5000
+    assert under_way is not None
+
+
 def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     runs = jk.grid(**{**SIZES, "seed": 0})
     killed(8, runs, store=tmp_path)

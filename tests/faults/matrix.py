@@ -193,7 +193,11 @@ FAULTS = (
         23,
         "another order of lanes, other runs beside",
         "the same bits",
-        ("test_engine.py::test_bits_depend_neither_on_lane",),
+        (
+            "test_engine.py::test_bits_depend_neither_on_lane",
+            "test_trajectories.py::test_each_has_the_bits_of_itself_alone",
+            "test_trajectories.py::TestWhatIsShared",
+        ),
     ),
     Fault(
         24,
@@ -342,7 +346,11 @@ FAULTS = (
         45,
         "a run that raises",
         "status RAISED with its traceback; the others go on",
-        ("test_raised.py",),
+        (
+            "test_raised.py",
+            "test_trajectories.py::test_one_that_cannot_be_measured",
+            "test_trajectories.py::test_all_of_one_that",
+        ),
     ),
     Fault(
         46,

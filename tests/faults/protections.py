@@ -30,6 +30,7 @@ class Protection(NamedTuple):
 
 _SEGMENTS, _LOCK, _STORE = "store/segments.py", "store/lock.py", "store/store.py"
 _STORED, _DRIVER, _DEVICES = "engine/stored.py", "engine/driver.py", "engine/devices.py"
+_TRAJECTORIES = "engine/trajectories.py"
 
 PROTECTIONS = (
     Protection(
@@ -289,6 +290,38 @@ PROTECTIONS = (
         "test_devices.py::test_a_device_that_is_not_there",
     ),
     Protection(
+        23,
+        "a run ends with all of its state, where another goes on from there",
+        "training.py",
+        "    stays = moved.status != Status.RUNNING\n",
+        "    stays = moved.status == Status.PAUSED\n",
+        "test_trajectories.py::test_each_has_the_bits_of_itself_alone",
+    ),
+    Protection(
+        23,
+        "optimizers that are not linear begin anew",
+        "protocols.py",
+        "        if not self.rule.linear:\n            return ()\n",
+        "",
+        "test_trajectories.py::TestWhatIsShared",
+    ),
+    Protection(
+        23,
+        "none goes on from one that stops later",
+        _TRAJECTORIES,
+        "            if all(before <= after for before, after in pairs):\n",
+        "            if any(before <= after for before, after in pairs):\n",
+        "test_trajectories.py::TestWhatIsShared",
+    ),
+    Protection(
+        23,
+        "none goes on from another start",
+        _TRAJECTORIES,
+        "    return run.seed, data, network,",
+        "    return data, network,",
+        "test_trajectories.py",
+    ),
+    Protection(
         25,
         "at least two lanes on an accelerator",
         "engine/buckets.py",
@@ -352,6 +385,22 @@ PROTECTIONS = (
         "                row = raised(one.run, error)\n",
         "                raise\n",
         "test_raised.py",
+    ),
+    Protection(
+        45,
+        "all that would have gone on from a run that raises are told",
+        "engine/slots.py",
+        "                yield from ((raised(run, found), 0) for run in one.trajectory[1:])\n",
+        "",
+        "test_trajectories.py::test_all_of_one_that_raises_on_its_way_are_told",
+    ),
+    Protection(
+        45,
+        "all of a trajectory that cannot be drawn are told",
+        "engine/slots.py",
+        "                self.undrawn += [raised(run, error) for run in one]\n",
+        "                self.undrawn.append(raised(one[0], error))\n",
+        "test_trajectories.py::test_all_of_one_that_cannot_be_drawn_are_told",
     ),
     Protection(
         46,
