@@ -153,7 +153,7 @@ class TestBits:
         assert bucket.turn == 2
         whole = self.rows(bucket)
         assert len(whole) == 9
-        part = replace(bucket, runs=bucket.runs[4:7])
+        part = replace(bucket, trajectories=bucket.trajectories[4:7])
         assert self.rows(part) == {run: whole[run] for run in part.runs}
 
 

@@ -52,7 +52,7 @@ def test_each_has_the_bits_of_itself_alone(kind, unchecked):
     assert len(bucket.trajectories) < len(bucket.runs)
     # By the program of a sweep without any such runs.
     resumes = bucket.runs[0].curve is not None
-    apart = [replace(bucket, runs=(run,), resumes=resumes) for run in bucket.runs]
+    apart = [replace(bucket, trajectories=((run,),), resumes=resumes) for run in bucket.runs]
     rows, steps = rows_of([bucket])
     alone, _ = rows_of(apart)
     assert rows.keys() == alone.keys()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -63,7 +64,7 @@ class Bucket:
     Where it `resumes` a run may go on from where it paused to be measured, or another ended.
     """
 
-    runs: tuple[Run, ...]
+    trajectories: tuple[Trajectory, ...]
     samples: int
     d: int
     width: int
@@ -78,9 +79,8 @@ class Bucket:
     resumes: bool
 
     @cached_property
-    def trajectories(self) -> list[Trajectory]:
-        """Its runs, those together that are trained once."""
-        return trajectories(self.runs)
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(chain.from_iterable(self.trajectories))
 
     def with_lanes(self, lanes: int) -> "Bucket":
         """The same runs in fewer lanes, and no more slots than these."""
@@ -265,22 +265,22 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
     of_one = _lane_bytes(kind.representation, m, batch, k, d, ball)
     work = float(kind.work(m, d, k))
     side_by_side = devices[0].platform != "cpu"
-    trained = len(trajectories(runs))
+    found = trajectories(runs)
     if side_by_side:
-        lanes = _lanes(-(-trained // len(devices)), lane_bytes(devices[0]) // of_one, work)
+        lanes = _lanes(-(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
     elif any(one.on_host for run in runs for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _within_a_turn(_lanes_of_a_core(batch, k), of_one)
-        slots = lanes * _groups(lanes, trained, work * protocol.guessed_steps, of_one)
+        slots = lanes * _groups(lanes, len(found), work * protocol.guessed_steps, of_one)
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
     at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
     alike = all((r.samples, r.d, r.width) == tight for r in runs)
     exact = alike and not all(r.data.any_size and r.initialization.any_size for r in runs)
     return Bucket(
-        tuple(runs),
+        tuple(found),
         *tight,
         kind.representation,
         batch,
@@ -290,7 +290,7 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
         drawn_at=tight if exact else at,
         measured_at=at,
         lane_bytes=of_one,
-        resumes=kind.curve is not None or trained < len(runs),
+        resumes=kind.curve is not None or len(found) < len(runs),
     )
 
 

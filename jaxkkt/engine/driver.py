@@ -29,6 +29,7 @@ from jaxkkt.engine.rows import Row
 from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
+from jaxkkt.engine.trajectories import those_with
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.columns import values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
@@ -352,9 +353,9 @@ def _share(
     mine = {run for one in whole[which - 1 :: count] for run in one}
     if not mine:
         raise ValueError(f"there are {len(runs)} runs: not enough for {count} shards")
-    parts = [replace(b, runs=tuple(run for run in b.runs if run in mine)) for b in buckets]
+    found = ((b, those_with(mine.__contains__, b.trajectories)) for b in buckets)
     return (
-        tuple(part for part in parts if part.runs),
+        tuple(replace(b, trajectories=tuple(some)) for b, some in found if some),
         [run for run in runs if run in mine],
         f"{which}-of-{count}",
     )

@@ -22,7 +22,7 @@ from jaxkkt.engine.devices import alone, devices, environment, split_among, thre
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
-from jaxkkt.engine.trajectories import trajectories
+from jaxkkt.engine.trajectories import those_with, trajectories
 from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable
@@ -193,7 +193,7 @@ def train_part(
     expected, bucket, parts = _loaded(common)
     runs = tuple(_run(parts, reference) for reference in references)
     keep = {run for run, reference in zip(runs, references, strict=True) if reference.keep}
-    part = replace(bucket, runs=runs)
+    part = replace(bucket, trajectories=tuple(trajectories(runs)))
     with using(expected["settings"]), alone():
         differing = differences(expected, environment(), ("in the sweep", "in the worker"))
         if differing:
@@ -279,7 +279,7 @@ def _tasks(
             ]
             tasks.append((runs, references))
         parts = [_packed(value) for _, value in places]
-        common = cloudpickle.dumps((expected, replace(bucket, runs=()), parts))
+        common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts))
         for runs, references in tasks:
             yield _Task(common, runs, references)
 
@@ -287,7 +287,7 @@ def _tasks(
 def _parts(
     buckets: Sequence[Bucket], done: Collection[Run]
 ) -> Iterator[tuple[Bucket, tuple[Run, ...]]]:
-    waiting = [(b, trajectories([run for run in b.runs if run not in done])) for b in buckets]
+    waiting = [(b, those_with(lambda run: run not in done, b.trajectories)) for b in buckets]
     work = {b: b.guessed_steps * b.padded_work / len(b.runs) for b in buckets}
     total = sum(len(left) * work[b] for b, left in waiting)
     most = min(OPERATIONS_PER_TASK, SHARE_PER_TASK * total)

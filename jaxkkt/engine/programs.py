@@ -167,7 +167,7 @@ def compile_bucket(bucket: Bucket) -> Programs:
 
 
 def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
-    shape = replace(bucket, runs=())
+    shape = replace(bucket, trajectories=())
     return Programs(rows, *training_programs(shape, rows.how, rows.room, here()))
 
 

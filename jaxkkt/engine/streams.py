@@ -19,7 +19,7 @@ from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trajectories import Trajectory, trajectories
+from jaxkkt.engine.trajectories import Trajectory, those_with
 from jaxkkt.runs.run import Run
 
 T = TypeVar("T")
@@ -96,8 +96,10 @@ def run_streams(
     compiler = ThreadPoolExecutor(len(used))  # nobody waits for what it compiles after a stop
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
-            remaining = [(b, [run for run in b.runs if run not in done]) for b in buckets]
-            left = [(b, deque(trajectories(some))) for b, some in remaining if some]
+            queues = [
+                (b, deque(those_with(lambda run: run not in done, b.trajectories))) for b in buckets
+            ]
+            left = [(b, queue) for b, queue in queues if queue]
             places = range(len(left))
             programs = {
                 i: {device: compiler.submit(compile_ahead, left[i][0], device) for device in used}

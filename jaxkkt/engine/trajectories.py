@@ -1,6 +1,6 @@
 """Trajectories: runs that differ in nothing but where they stop are trained once, in turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxkkt.protocols import Training
@@ -26,6 +26,12 @@ def trajectories(runs: Sequence[Run]) -> list[Trajectory]:
     first = {run: place for place, run in enumerate(runs)}
     found = [one for some in alike.values() for one in _in_turn(some)]
     return sorted(found, key=lambda one: min(first[run] for run in one))
+
+
+def those_with(wanted: Callable[[Run], bool], some: Sequence[Trajectory]) -> list[Trajectory]:
+    """What they are of the runs that are wanted alone."""
+    left = (tuple(filter(wanted, one)) for one in some)
+    return [one for one in left if one]
 
 
 def _trained_alike(run: Run) -> Any:
