@@ -43,8 +43,12 @@ class Training(Spec):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """Numbers that say when training stops, and nothing of how: the larger, the later. A run
-        goes on from where one ended whose limits are no larger; none where it begins anew."""
+        """Numbers that say when training stops, and nothing of how: the larger, the later.
+
+        A run goes on from where one ended that differs in them alone, and whose are no larger;
+        where there are none it begins anew. `training.advance` must then end a run with all of its
+        state where it is given a `pause`.
+        """
         return ()
 
     def without_limits(self) -> "Training":
@@ -159,8 +163,8 @@ class Protocol(Training, kw_only=False):
     @property
     def limits(self) -> tuple[float, ...]:
         # Of Adam in mini-batches the program whose runs can go on has other bits: its runs would
-        # depend on what else is in the sweep.
-        if not self.rule.linear:
+        # depend on what else is in the sweep. What a subclass adds may steer its steps.
+        if type(self) is not Protocol or not self.rule.linear:
             return ()
         ball = () if self.ball is None else (float(self.ball),)
         return -float(self.target_log_loss), float(self.max_steps), *ball

@@ -112,6 +112,22 @@ def test_one_that_went_on_from_another_goes_on(tmp_path, killed, monkeypatch):
     assert under_way is not None
 
 
+def test_one_that_was_saved_does_not_begin_anew_behind_another(tmp_path, killed, monkeypatch):
+    runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
+    whole = sweep(runs)
+    killed(5, runs[1:], store=tmp_path)
+    found, load = [], Checkpoints.load
+
+    def noted(self, run, like):
+        under_way = load(self, run, like)
+        found.append(under_way is not None)
+        return under_way
+
+    monkeypatch.setattr(Checkpoints, "load", noted)
+    xr.testing.assert_equal(sweep(runs, store=tmp_path), whole)
+    assert sorted(found) == [False, True]
+
+
 def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     runs = jk.grid(**{**SIZES, "seed": 0})
     killed(8, runs, store=tmp_path)

@@ -381,7 +381,7 @@ class TestExecutors:
         planned = jk.plan_sweep(jk.grid(d=[40, 60], alpha=[1.0], width=[200], seed=range(200)))
         parts = list(executors._parts(planned.buckets, ()))
         assert 48 <= len(parts) <= 80
-        assert sorted(r.name for _, runs in parts for r in runs) == sorted(
+        assert sorted(r.name for _, some in parts for one in some for r in one) == sorted(
             r.name for b in planned.buckets for r in b.runs
         )
 

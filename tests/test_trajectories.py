@@ -12,6 +12,7 @@ from cases import SquaredNorm, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import driver, executors, slots, streams
+from jaxkkt.engine.devices import threads
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import trajectories
 
@@ -65,6 +66,15 @@ def test_each_has_the_bits_of_itself_alone(kind, unchecked):
     assert steps == sum(made) < sum(int(row.values["steps"]) for row in rows.values())
 
 
+class Target(jk.Measurement):
+    def measure(self, params, protocol):
+        return {"target": protocol.target_log_loss}
+
+
+class Own(jk.Protocol):
+    """It may read its limits as it trains."""
+
+
 class TestWhatIsShared:
     def test_each_stops_no_earlier_than_the_one_before(self):
         runs = jk.grid(**SIZES, target_log_loss=[-1.0, -9.0, -5.0], max_steps=[30, 10, 20])
@@ -80,7 +90,8 @@ class TestWhatIsShared:
         runs = [
             jk.grid(**{**SIZES, "seed": 0, "measure": one})[0] for one in (squared_norm, jk.Flips())
         ]
-        assert trajectories(runs) == [tuple(runs)]
+        (one,) = trajectories(runs)
+        assert set(one) == set(runs)
 
     @pytest.mark.parametrize(
         "other",
@@ -107,11 +118,14 @@ class TestWhatIsShared:
         [
             {"protocol": jk.adversarial.AdversarialProtocol(batch_size=4), "epochs": [2, 4]},
             {"optimizer": optax.adam(0.01), "target_log_loss": [-1.0, -5.0]},
+            {"target_log_loss": [-1.0, -5.0], "curve": jk.Curve([-0.5], measure=Target())},
+            {"protocol": Own(), "target_log_loss": [-1.0, -5.0]},
         ],
-        ids=["adversarial", "adam"],
+        ids=["adversarial", "adam", "a curve that reads it", "own"],
     )
     def test_nor_other_kinds_of_training(self, axes):
-        """Nor optimizers whose bits depend on whether their runs can go on."""
+        """Nor optimizers whose bits depend on whether their runs can go on, nor those that are told
+        on their way where they are to stop."""
         runs = jk.grid(**{**SIZES, "seed": 0}, **axes)
         assert trajectories(runs) == [(run,) for run in runs]
 
@@ -188,13 +202,26 @@ def test_tasks_and_shards_have_whole_ones(monkeypatch, one_lane):
     runs = jk.grid(**{**SIZES, "seed": range(6)}, **KINDS["target"])
     planned = jk.plan_sweep(runs)
     monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
-    parts = [part for _, part in executors._parts(planned.buckets, ())]
+    parts = [list(chain(*some)) for _, some in executors._parts(planned.buckets, ())]
     shares = [driver._share(planned.buckets, runs, (i, 3))[1] for i in (1, 2, 3)]
     assert len(parts) > 1
     for some in (parts, shares):
         assert sorted(map(runs.index, chain(*some))) == list(range(len(runs)))
         seeds = [{run.seed for run in one} for one in some]
         assert sum(map(len, seeds)) == len(set().union(*seeds))
+
+
+def test_workers_train_whole_ones(tmp_path):
+    """Of an optimizer, too, that they know by value alone."""
+    optimizer = jk.optimizers.linear(optax.sgd(1e-3, 0.9))
+    axes = {**SIZES, "seed": 0, "optimizer": optimizer, "max_steps": [3, 7, 20]}
+    (task,) = executors._tasks(jk.plan_sweep(jk.grid(**axes)).buckets, (), ())
+    (tmp_path / "wanted").touch()
+    wanted = str(tmp_path / "wanted")
+    rows, tally = executors.train_part(task.common, task.references, threads(), wanted, None)
+    assert sorted(row.values["steps"] for row in rows) == [3, 7, 20]
+    assert tally.useful_steps == 20
+    assert [one.references[0].first for one in task.alone()] == [True] * 3
 
 
 def test_more_shards_than_trajectories_share_the_runs():

@@ -175,13 +175,14 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     """Buckets for `runs` on these devices, of one kind; those of the shortest steps first.
 
     Only runs whose protocols differ in numbers alone share a bucket, and of these only those of one
-    representation and batch. Their shapes share one where `merging.merge` says that padding is
-    cheaper than compiling, while it stays below `LARGEST_PADDING_SHARE` of all work.
+    representation and batch, and those that share trajectories or none of them. Their shapes share
+    one where `merging.merge` says that padding is cheaper than compiling, while it stays below
+    `LARGEST_PADDING_SHARE` of all work.
     """
-    groups: dict[_Kind, dict[tuple[int, int, int], list[Run]]] = {}
-    for run in runs:
-        shape = (run.samples, run.d, run.width)
-        groups.setdefault(_kind(run), {}).setdefault(shape, []).append(run)
+    groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
+    for one in trajectories(runs):
+        shape = (one[0].samples, one[0].d, one[0].width)
+        groups.setdefault(_kind(one), {}).setdefault(shape, []).append(one)
     found = []
     allowed = LARGEST_PADDING_SHARE * sum(
         len(same) * kind.work(*shape)
@@ -189,14 +190,14 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         for shape, same in shapes.items()
     )
     for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
-        protocol = next(iter(by_shape.values()))[0].protocol
+        protocol = next(iter(by_shape.values()))[0][0].protocol
         merged = [Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
             steps = protocol.guessed_steps
             merged, allowed = merge(counts, kind.work, steps, allowed)
         for union in merged:
-            mine = [run for part in union.parts for run in by_shape[part]]
+            mine = [one for part in union.parts for one in by_shape[part]]
             found.append(_bucket(mine, union, kind, devices))
     least: dict[Any, int] = {}
     for b in found:
@@ -212,6 +213,7 @@ class _Kind(NamedTuple):
     representation: Representation
     batch: int | None
     curve: Any
+    resumes: bool
 
     def seen(self, m: Any) -> Any:
         """How many of m samples a step sees: of all, or of a batch; an array of an array."""
@@ -224,18 +226,19 @@ class _Kind(NamedTuple):
         return _work(self.representation, self.seen(m), d, k)
 
 
-def _kind(run: Run) -> _Kind:
-    return _kind_of(run.protocol, run.data, run.curve)
+def _kind(one: Trajectory) -> _Kind:
+    return _kind_of(one[0].protocol, one[0].data, one[0].curve, len(one) > 1)
 
 
 @by_identity
-def _kind_of(protocol: Training, data: Data, curve: Curve | None) -> _Kind:
+def _kind_of(protocol: Training, data: Data, curve: Curve | None, shared: bool) -> _Kind:
     m = data.samples
     return _Kind(
         structure_of(protocol),
         protocol.representation_for(m, data.d),
         None if protocol.full_batch(m) else protocol.batch_size,  # type: ignore[attr-defined]
         None if curve is None else (curve.dimension, len(curve.moments)),
+        shared or curve is not None,
     )
 
 
@@ -250,14 +253,18 @@ def _measured_alike(run: Run) -> Any:
     return structure_of(run.measure), curve, data
 
 
-def _order(shapes: dict[tuple[int, int, int], list[Run]]) -> str:
+def _order(shapes: dict[tuple[int, int, int], list[Trajectory]]) -> str:
     """Sorts kinds, whatever the order of the runs."""
-    return min(str(run.to_json()) for same in shapes.values() for run in same[:1])
+    return min(str(one[0].to_json()) for same in shapes.values() for one in same[:1])
 
 
-def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) -> Bucket:
-    # The longest first: what is left at the end is short.
-    runs = sorted(runs, key=lambda r: (-r.samples / r.d, -r.samples, r.width, *order_of(r)))
+def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequence[Any]) -> Bucket:
+    def key(one: Trajectory) -> tuple[Any, ...]:
+        first = one[0]
+        return -first.samples / first.d, -first.samples, first.width, *order_of(first)
+
+    found = sorted(found, key=key)  # the longest first: what is left at the end is short
+    runs = list(chain.from_iterable(found))
     m, d, k = tight = shape.m, shape.d, shape.k
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
@@ -265,7 +272,6 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
     of_one = _lane_bytes(kind.representation, m, batch, k, d, ball)
     work = float(kind.work(m, d, k))
     side_by_side = devices[0].platform != "cpu"
-    found = trajectories(runs)
     if side_by_side:
         lanes = _lanes(-(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
@@ -290,7 +296,7 @@ def _bucket(runs: list[Run], shape: Shape, kind: _Kind, devices: Sequence[Any]) 
         drawn_at=tight if exact else at,
         measured_at=at,
         lane_bytes=of_one,
-        resumes=kind.curve is not None or len(found) < len(runs),
+        resumes=kind.resumes,
     )
 
 

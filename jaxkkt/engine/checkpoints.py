@@ -92,6 +92,13 @@ class Checkpoints:
         )
 
 
+def saved_in(folder: Path | None) -> set[str]:
+    """The names of the runs that were saved in a folder."""
+    if folder is None or not folder.is_dir():
+        return set()
+    return {path.name.removesuffix(".npz") for path in folder.iterdir()}
+
+
 def path_of(folder: Path, run: Run) -> Path:
     return folder / f"{run.name}.npz"
 

@@ -161,9 +161,9 @@ def sweep(
     `progress` shows a bar; by default where there is a terminal, and a line of logging now and then
     where there is none.
 
-    Runs that differ in nothing but `target_log_loss`, `max_steps`, `ball` and what is measured at
-    the end are trained once: each goes on from where the one before it ended, to the bits of itself
-    alone. So with optimizers that are linear; others begin anew.
+    Runs by a linear optimizer that differ in nothing but `target_log_loss`, `max_steps`, `ball` and
+    what is measured at the end share a trajectory: each goes on from where one that stops no later
+    ended, to the bits that it has when it trains from its start.
 
     Runs train on all of this process's devices, or on that of a `with jax.default_device(...)`.
     With an `executor` they train in its workers instead, to the same bits, and land here a task at

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from jaxkkt.engine.devices import alone, devices, environment, split_among, thre
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
-from jaxkkt.engine.trajectories import those_with, trajectories
+from jaxkkt.engine.trajectories import Trajectory, those_with
 from jaxkkt.engine.workers import end_with_parent
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.base import from_json, jsonable
@@ -52,11 +52,13 @@ class Executor(Interface):
 
 
 class _Reference(NamedTuple):
-    """A run by the places of its parts in a table that all tasks of a bucket share."""
+    """A run by the places of its parts in a table that all tasks of a bucket share, and whether it
+    is the first of its trajectory."""
 
     parts: tuple[int, ...]
     seed: int
     keep: bool
+    first: bool
 
 
 class _Task(NamedTuple):
@@ -69,7 +71,7 @@ class _Task(NamedTuple):
     def alone(self) -> list["_Task"]:
         """A task for each run."""
         pairs = zip(self.runs, self.references, strict=True)
-        return [_Task(self.common, (run,), [reference]) for run, reference in pairs]
+        return [_Task(self.common, (run,), [one._replace(first=True)]) for run, one in pairs]
 
 
 def run_tasks(
@@ -193,7 +195,9 @@ def train_part(
     expected, bucket, parts = _loaded(common)
     runs = tuple(_run(parts, reference) for reference in references)
     keep = {run for run, reference in zip(runs, references, strict=True) if reference.keep}
-    part = replace(bucket, trajectories=tuple(trajectories(runs)))
+    firsts = [i for i, reference in enumerate(references) if reference.first]
+    found = (runs[i:j] for i, j in pairwise([*firsts, len(runs)]))
+    part = replace(bucket, trajectories=tuple(found))
     with using(expected["settings"]), alone():
         differing = differences(expected, environment(), ("in the sweep", "in the worker"))
         if differing:
@@ -205,15 +209,15 @@ def train_part(
         tallies = [Tally() for _ in range(streams([part], used))]
         asked = _NotWanted(wanted)
         place = Path(saved) if saved is not None and Path(saved).parent.is_dir() else None
-        found_in = run_streams([part], (), tallies, used, lambda: None, keep, asked, place)
-        rows = [row for some in found_in for row in some]
+        ended = run_streams([part], (), tallies, used, lambda: None, keep, asked, place)
+        rows = [row for some in ended for row in some]
         # The sweep knows its runs by their place: specs of own functions change on the way.
         places = {run: i for i, run in enumerate(runs)}
-        found: Any = [
+        told: Any = [
             row._replace(run=places[row.run], raised=_portable(row.raised))  # type: ignore[arg-type]
             for row in rows
         ]
-        return found, together(tallies)
+        return told, together(tallies)
 
 
 def _portable(error: Exception | None) -> Exception | None:
@@ -265,7 +269,7 @@ def _tasks(
     for bucket, groups in groupby(_parts(buckets, done), lambda part: part[0]):
         places: dict[Any, int] = {}
         tasks = []
-        for _, runs in groups:
+        for _, some in groups:
             references = [
                 _Reference(
                     tuple(
@@ -274,10 +278,12 @@ def _tasks(
                     ),
                     run.seed,
                     run in keep,
+                    run is one[0],
                 )
-                for run in runs
+                for one in some
+                for run in one
             ]
-            tasks.append((runs, references))
+            tasks.append((tuple(chain.from_iterable(some)), references))
         parts = [_packed(value) for _, value in places]
         common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts))
         for runs, references in tasks:
@@ -286,7 +292,7 @@ def _tasks(
 
 def _parts(
     buckets: Sequence[Bucket], done: Collection[Run]
-) -> Iterator[tuple[Bucket, tuple[Run, ...]]]:
+) -> Iterator[tuple[Bucket, list[Trajectory]]]:
     waiting = [(b, those_with(lambda run: run not in done, b.trajectories)) for b in buckets]
     work = {b: b.guessed_steps * b.padded_work / len(b.runs) for b in buckets}
     total = sum(len(left) * work[b] for b, left in waiting)
@@ -294,4 +300,4 @@ def _parts(
     for bucket, left in waiting:
         size = max(bucket.lanes, int(most / work[bucket]))
         for i in range(0, len(left), size):
-            yield bucket, tuple(chain.from_iterable(left[i : i + size]))
+            yield bucket, left[i : i + size]

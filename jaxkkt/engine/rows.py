@@ -62,6 +62,12 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def all_raised(runs: Sequence[Run], error: Exception) -> list[Row]:
+    """The rows of runs that one error ends."""
+    row = raised(runs[0], error)
+    return [row._replace(run=run) for run in runs]
+
+
 def raised(run: Run, error: Exception) -> Row:
     """The row of a run that raised."""
     told = "".join(traceback.format_exception(error))

@@ -23,7 +23,7 @@ from jaxkkt.engine.measuring import measure_batch
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.packing import sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
-from jaxkkt.engine.rows import Row, plain, raised
+from jaxkkt.engine.rows import Row, all_raised, plain, raised
 from jaxkkt.engine.trained import Alone
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement
@@ -121,7 +121,7 @@ class Slots:
             if len(mine) == 1:
                 ((i, one),) = mine.items()
                 self._slots[i] = None
-                self.undrawn += [raised(run, error) for run in one]
+                self.undrawn += all_raised(one, error)
             return False
         return True
 
@@ -167,10 +167,8 @@ class Slots:
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
         ended = self._measured(at_the_end, _at_its_end)
-        for i, one, _, ending, _ in ended:
+        for i, one, trained, ending, found in ended:
             self._slots[i] = one.next(int(ending["steps"]))
-        self._resume([i for i in at_the_end if self._slots[i] is not None])
-        for _, one, trained, ending, found in ended:
             try:
                 if isinstance(found, Exception):
                     raise found
@@ -179,10 +177,11 @@ class Slots:
             except Exception as error:
                 row = raised(one.run, error)
             yield row, int(ending["steps"]) - one.steps_before
-        yield from self._go_on(self._measured(paused, _on_its_way))
+        yield from self._noted(self._measured(paused, _on_its_way))
+        self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
         for i in undrawn:
             left, self._slots[i] = self._at(i).trajectory, None
-            yield from ((self._undrawn(run), 0) for run in left)
+            yield from ((row, 0) for row in self._undrawn(left))
 
     def _measured(
         self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
@@ -205,22 +204,20 @@ class Slots:
             for r, (i, one) in enumerate(zip(slots, mine, strict=True))
         ]
 
-    def _go_on(self, ended: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
-        """Notes the moments of runs that have paused, and lets them go on."""
-        going = []
-        for i, one, trained, ending, found in ended:
+    def _noted(self, paused: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
+        """Notes the moments of runs that have paused; the rows of those that cannot go on."""
+        for i, one, trained, ending, found in paused:
             if isinstance(found, Exception):
                 self._slots[i] = None
                 steps = int(ending["steps"]) - one.steps_before
-                yield raised(one.run, found), steps
-                yield from ((raised(run, found), 0) for run in one.trajectory[1:])
-                continue
-            _note(one, trained, ending, found)
-            going.append(i)
-        self._resume(going)
+                for row in all_raised(one.trajectory, found):
+                    yield row, steps
+                    steps = 0
+            else:
+                _note(one, trained, ending, found)
 
     def _resume(self, slots: Sequence[int]) -> None:
-        """Lets the runs in these slots go on from where they stand."""
+        """The runs in these slots go on from where they stand."""
         if not slots:
             return
         assert self._programs.resume is not None
@@ -230,13 +227,13 @@ class Slots:
             row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
         self._arrays = self._programs.resume(self._arrays, told)
 
-    def _undrawn(self, run: Run) -> Row:
-        """The row of a run whose data cannot be trained on."""
+    def _undrawn(self, left: Trajectory) -> list[Row]:
+        """The rows of runs whose data cannot be trained on."""
         try:
-            draw(run)
+            draw(left[0])
         except Exception as error:
-            return raised(run, error)
-        return raised(run, ValueError("what was drawn cannot be trained on"))
+            return all_raised(left, error)
+        return all_raised(left, ValueError("what was drawn cannot be trained on"))
 
     def _goes_on(self, i: int) -> Any:
         """The state that a run goes on from, None where it begins."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 import jax
 
 from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.checkpoints import saved_in
 from jaxkkt.engine.devices import settings, using
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.engine.rows import Row, raised
+from jaxkkt.engine.rows import Row, all_raised
 from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trajectories import Trajectory, those_with
+from jaxkkt.engine.trajectories import Trajectory, beginning_at, those_with
 from jaxkkt.runs.run import Run
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def run_streams(
                 if bucket.slots <= LEAST_LANES:
                     if not error.left:  # not even empty lanes fit
                         raise
-                    yield from (raised(run, error) for one in error.left for run in one)
+                    yield from chain.from_iterable(all_raised(one, error) for one in error.left)
                     continue
                 queue.extendleft(error.left)
                 # Of slots that take turns there is first one group: its bits are the same.
@@ -96,10 +97,13 @@ def run_streams(
     compiler = ThreadPoolExecutor(len(used))  # nobody waits for what it compiles after a stop
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
-            queues = [
-                (b, deque(those_with(lambda run: run not in done, b.trajectories))) for b in buckets
+            saved = saved_in(checkpoints)
+            left = [
+                # One that was saved on its way goes on from there.
+                (b, deque(beginning_at(lambda run: bool(saved) and run.name in saved, whole)))
+                for b in buckets
+                if (whole := those_with(lambda run: run not in done, b.trajectories))
             ]
-            left = [(b, queue) for b, queue in queues if queue]
             places = range(len(left))
             programs = {
                 i: {device: compiler.submit(compile_ahead, left[i][0], device) for device in used}
