@@ -97,6 +97,14 @@ PROTECTIONS = (
         "test_checkpoints.py::test_they_are_saved_at_a_stop",
     ),
     Protection(
+        3,
+        "a run that was saved on its way is not trained again behind another",
+        "engine/streams.py",
+        "bool(saved) and run.name in saved",
+        "False",
+        "test_checkpoints.py::test_one_that_was_saved",
+    ),
+    Protection(
         4,
         "the second signal leaves a command at once",
         "engine/interrupts.py",
@@ -336,6 +344,14 @@ PROTECTIONS = (
         "    return run.seed, data, network,",
         "    return data, network,",
         "test_trajectories.py",
+    ),
+    Protection(
+        23,
+        "workers are told which runs share a trajectory",
+        "engine/executors.py",
+        "                    run is one[0],\n",
+        "                    True,\n",
+        "test_trajectories.py::test_workers_train_whole_ones",
     ),
     Protection(
         25,
