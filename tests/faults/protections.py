@@ -102,7 +102,7 @@ PROTECTIONS = (
         "engine/streams.py",
         "bool(saved) and run.name in saved",
         "False",
-        "test_checkpoints.py::test_one_that_was_saved",
+        "test_checkpoints.py::test_one_that_was_saved_does_not_begin_anew_behind_another",
     ),
     Protection(
         4,
