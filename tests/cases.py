@@ -9,6 +9,7 @@ import numpy as np
 import jaxkkt as jk
 from jaxkkt import datasets, networks, single
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine import slots
 from jaxkkt.networks import Params
 from jaxkkt.store import Store
 
@@ -16,6 +17,18 @@ CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1
 
 
 sweep = partial(jk.sweep, progress=False)
+
+
+def refuse_to_draw(monkeypatch, seed):
+    """Whatever is drawn with runs of this seed raises."""
+    draw = slots.draw_batch
+
+    def drawn(drawing, words, runs, *rest):
+        if any(run.seed == seed for run in runs):
+            raise ArithmeticError("an unlucky draw")
+        return draw(drawing, words, runs, *rest)
+
+    monkeypatch.setattr(slots, "draw_batch", drawn)
 
 
 def problem(m=6, d=4, k=12, seed=0):

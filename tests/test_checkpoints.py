@@ -68,64 +68,57 @@ def killed(monkeypatch, often):
     return run
 
 
+@pytest.fixture
+def loaded(monkeypatch):
+    """The runs whose checkpoints are asked for from here on, and what was found."""
+    found, load = [], Checkpoints.load
+
+    def noted(self, run, like):
+        found.append((run, load(self, run, like)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Checkpoints, "load", noted)
+    return found
+
+
 @pytest.mark.parametrize(
     "kind",
     [k if k == "flow" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
 )
-def test_a_killed_run_goes_on(kind, tmp_path, killed, monkeypatch):
+def test_a_killed_run_goes_on(kind, tmp_path, killed, loaded):
     runs = jk.grid(**SIZES, **KINDS[kind])
     whole = sweep(runs)
     killed(5, runs, store=tmp_path)
     saved = sorted((tmp_path / "checkpoints").iterdir())
     assert saved
-    found, load = [], Checkpoints.load
-
-    def noted(self, run, like):
-        under_way = load(self, run, like)
-        found.append(under_way)
-        return under_way
-
-    monkeypatch.setattr(Checkpoints, "load", noted)
+    loaded.clear()
     resumed = sweep(runs, store=tmp_path)
     xr.testing.assert_identical(resumed, whole)
-    assert sum(one is not None for one in found) == len(saved)
+    assert sum(under_way is not None for _, under_way in loaded) == len(saved)
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_one_that_went_on_from_another_goes_on(tmp_path, killed, monkeypatch):
+def test_one_that_went_on_from_another_goes_on(tmp_path, killed, loaded):
     """It was saved as itself, and the other has landed."""
     runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
     whole = sweep(runs)
     killed(5, runs, store=tmp_path)
     assert jk.read_rows(tmp_path).max_steps.tolist() == [10]
-    found, load = [], Checkpoints.load
-
-    def noted(self, run, like):
-        under_way = load(self, run, like)
-        found.append((run, under_way))
-        return under_way
-
-    monkeypatch.setattr(Checkpoints, "load", noted)
+    loaded.clear()
     xr.testing.assert_identical(sweep(runs, store=tmp_path), whole)
-    ((run, under_way),) = found
+    ((run, under_way),) = loaded
     assert run.protocol.max_steps == 5000
     assert under_way is not None
 
 
-def test_one_that_was_saved_does_not_begin_anew_behind_another(tmp_path, killed, monkeypatch):
+def test_one_that_was_saved_does_not_begin_anew_behind_another(tmp_path, killed, loaded):
     runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
     whole = sweep(runs)
     killed(5, runs[1:], store=tmp_path)
-    found, load = [], Checkpoints.load
-
-    def noted(self, run, like):
-        under_way = load(self, run, like)
-        found.append(under_way is not None)
-        return under_way
-
-    monkeypatch.setattr(Checkpoints, "load", noted)
+    loaded.clear()
     xr.testing.assert_equal(sweep(runs, store=tmp_path), whole)
-    assert sorted(found) == [False, True]
+    found = {run.protocol.max_steps: under_way is not None for run, under_way in loaded}
+    assert found == {10: False, 5000: True}
 
 
 def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import refuse_to_draw, sweep
 
 import jaxkkt as jk
 from jaxkkt import studies
@@ -98,14 +98,7 @@ def test_on_the_way():
 
 
 def test_data_that_cannot_be_drawn(sound, monkeypatch):
-    draw = slots.draw_batch
-
-    def drawn(drawing, words, runs, *rest):
-        if any(run.seed == 2 for run in runs):
-            raise ArithmeticError("an unlucky draw")
-        return draw(drawing, words, runs, *rest)
-
-    monkeypatch.setattr(slots, "draw_batch", drawn)
+    refuse_to_draw(monkeypatch, seed=2)
     table = sweep(runs_of())
     assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
     others = table.drop_vars("error").isel(seed=[0, 1, 3])

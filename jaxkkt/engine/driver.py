@@ -147,8 +147,9 @@ def sweep(
     `keep="params"` keeps the trained network of every run in the store, and a list of runs those of
     these: `jk.load_network(store, run)` reads them back, the very numbers that were measured.
     `shard=(3, 16)` takes the third of sixteen equal shares of the runs alone, and returns what it
-    has. Sixteen processes can so share a store; the call without `shard` then gives all. In a
-    program under `jax.distributed` each process takes its share by itself.
+    has; runs that share a trajectory stay together where there are enough. Sixteen processes can so
+    share a store; the call without `shard` then gives all. In a program under `jax.distributed`
+    each process takes its share by itself.
 
     ValueError, too, where an own function computes something else than when it was first used in
     this process, since it reads a global that has changed or draws numbers by NumPy.

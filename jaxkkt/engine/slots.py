@@ -54,11 +54,7 @@ class _Occupant:
         """The one that goes on from its end, after so many steps."""
         if len(self.trajectory) == 1:
             return None
-        moments, networks = list(self.moments), list(self.networks)
-        left = self.trajectory[1:]
-        return replace(
-            self, trajectory=left, steps_before=steps, moments=moments, networks=networks
-        )
+        return replace(self, trajectory=self.trajectory[1:], steps_before=steps)
 
 
 class _Ended(NamedTuple):
