@@ -55,9 +55,9 @@ def lazy_flow(
 ) -> Protocol:
     """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
 
-    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
-    is a gradient, so it always comes to the edge, and is a descent's path there: descent itself
-    slows down as the loss fades. The last step inside ends within a step of the edge.
+    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace, by `delta` a step,
+    for as long as there is a gradient, so it always comes to the edge, and is a descent's path
+    there: descent itself slows down as the loss fades.
     """
     return Protocol(
         Flow(delta=delta),
@@ -66,7 +66,7 @@ def lazy_flow(
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
-        expected_steps=150,
+        expected_steps=round(3 / delta),
     )
 
 

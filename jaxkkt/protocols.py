@@ -78,10 +78,11 @@ class Protocol(Training, kw_only=False):
     there a `batch_size` below the number of samples is a ValueError of the run, or of
     `jk.train`.
 
-    Of the parameters only those named in `trained` move. With a `ball` training also stops before
-    the step that would take |w_j - start_j| beyond ball |v_j| for a neuron j. With the top layer
-    v_j = +-1/sqrt(k) of `networks.lazy` that is the lazy ball of radius C0/sqrt(k) for ball = C0
-    (Wang et al. 2022, Definition 2.1). It asks for a v that is not trained. `representation` is
+    Of the parameters only those named in `trained` move. With a `ball` training also stops where
+    |w_j - start_j| = ball |v_j| for a neuron j: of the step that leaves the ball the part that is
+    inside is taken, and not counted. With the top layer v_j = +-1/sqrt(k) of `networks.lazy` that
+    is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022, Definition 2.1). It asks
+    for a v that is not trained. `representation` is
     "auto" (the cheapest exact one) or a name from `representations`. `expected_steps` is a guess
     for planning, the optimizer's own where it is None.
 
@@ -97,7 +98,7 @@ class Protocol(Training, kw_only=False):
     max_steps: Count = described("steps after which training stops", "steps", default=100_000)
     trained: tuple[str, ...] = described("parameters that move", default=ALL_PARAMETERS)
     ball: Number | None = described(
-        "C0: training stops where a neuron would leave the ball of radius C0 |v_j|", default=None
+        "C0: training stops where a neuron leaves the ball of radius C0 |v_j|", default=None
     )
     representation: Representation | Literal["auto"] = described(
         "coordinates of training", default="auto"

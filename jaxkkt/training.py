@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxkkt import networks, representations
+from jaxkkt.arithmetic import ratio
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
@@ -40,8 +41,7 @@ class Status(Outcome):
     )
     LEFT_BALL = (
         6,
-        "the next step would have taken a neuron out of the ball around its start: this is the "
-        "last network inside",
+        "a neuron came to the edge of the ball around its start: this is the network there",
     )
     LEFT_AT_ONCE = (
         7,
@@ -172,7 +172,33 @@ def _fixed(protocol: Protocol) -> list[str]:
 def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol) -> State:
     """The state after an update by this gradient, where the run and its `status` are RUNNING; else
     it stays where it is, with that status."""
-    here = evaluation.here
+    moved, optimizer_state = _updated(state, evaluation.here, protocol)
+    running = state.status == Status.RUNNING
+    if protocol.ball is not None and state.start is not None:
+        left = jnp.where(state.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
+        leaving = (status == Status.RUNNING) & _outside(moved, state.start, protocol.ball)
+        status = jnp.where(leaving, left, status).astype(jnp.int32)
+    going = running & (status == Status.RUNNING)
+
+    def stays(after: Any, before: Any) -> Any:
+        return jax.tree.map(partial(jnp.where, going), after, before)
+
+    if protocol.ball is not None:  # `finish` takes a part of the step that leaves it
+        optimizer_state = stays(optimizer_state, state.optimizer)
+    return State(
+        position=stays(moved, state.position),
+        start=state.start,
+        optimizer=optimizer_state,  # without a ball of no more use to a run that ended
+        steps=state.steps + going.astype(jnp.int32),
+        log_loss=jnp.where(running, evaluation.total, state.log_loss),
+        status=jnp.where(running, status, state.status),
+        key=state.key,
+        order=evaluation.order,
+    )
+
+
+def _updated(state: State, here: representations.Gradient, protocol: Protocol) -> tuple[Any, Any]:
+    """The position after an update by this gradient, and the optimizer's state."""
     rule = optax.with_extra_args_support(protocol.rule.transformation())
     updates, optimizer_state = rule.update(
         here.gradient,
@@ -188,24 +214,7 @@ def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol
     # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
     if any(leaf.ndim for leaf in jax.tree.leaves(optimizer_state)):
         updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
-    running = state.status == Status.RUNNING
-    moved = optax.apply_updates(state.position, updates)
-    if protocol.ball is not None and state.start is not None:
-        left = jnp.where(state.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
-        leaving = (status == Status.RUNNING) & _outside(moved, state.start, protocol.ball)
-        status = jnp.where(leaving, left, status).astype(jnp.int32)
-    going = running & (status == Status.RUNNING)
-    position = jax.tree.map(partial(jnp.where, going), moved, state.position)
-    return State(
-        position=position,
-        start=state.start,
-        optimizer=optimizer_state,  # of no more use to a run that ended
-        steps=state.steps + going.astype(jnp.int32),
-        log_loss=jnp.where(running, evaluation.total, state.log_loss),
-        status=jnp.where(running, status, state.status),
-        key=state.key,
-        order=evaluation.order,
-    )
+    return optax.apply_updates(state.position, updates), optimizer_state
 
 
 def _outside(position: Params, start: Array, ball: float | Array) -> Array:
@@ -215,12 +224,22 @@ def _outside(position: Params, start: Array, ball: float | Array) -> Array:
 
 
 def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """The state with log L and status of all samples, where the last step saw a mini-batch."""
-    if protocol.full_batch(data.y.shape[0]):
+    """The state as its run ends: on the edge of a ball that it left, and with log L and status of
+    all samples where the last step saw a mini-batch."""
+    m, full = data.y.shape[0], protocol.full_batch(data.y.shape[0])
+    if full and protocol.ball is None:
         return state
     assert isinstance(state.position, Params)
     assert isinstance(data, Dataset)
-    margins = data.y * _outputs(state.position, data.x, protocol.batch_size or 1)
+    if protocol.ball is not None:
+        state = jax.lax.cond(
+            state.status == Status.LEFT_BALL,
+            lambda: state._replace(position=_on_edge(state, data, protocol)),
+            lambda: state,
+        )
+    at_once = representations.samples_at_once(m, state.position.v.size)
+    size = at_once if full else protocol.batch_size or 1
+    margins = data.y * _outputs(state.position, data.x, size)
     real = data.y != 0
     capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
     at_cap = _at_cap(jnp.min(jnp.where(real, margins, jnp.inf)))
@@ -228,6 +247,22 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     return state._replace(
         log_loss=log_loss(margins, LOSSES[protocol.loss], mask=real)[0], status=status
     )
+
+
+def _on_edge(state: State, data: Dataset, protocol: Protocol) -> Params:
+    """Where the next step leaves the ball: |w_j + t u_j - start_j| = ball |v_j| for the first
+    neuron j that comes there, by the root t in [0, 1] of a quadratic."""
+    running = state._replace(status=jnp.array(int(Status.RUNNING), jnp.int32))
+    after, _ = _updated(running, evaluate(running, data, protocol).here, protocol)
+    assert state.start is not None
+    moved, step = state.position.w - state.start, after.w - state.position.w
+    a, b = jnp.sum(step**2, axis=1), jnp.sum(moved * step, axis=1)
+    c = jnp.minimum(jnp.sum(moved**2, axis=1) - (protocol.ball * state.position.v) ** 2, 0)
+    root = jnp.sqrt(b**2 - a * c)
+    # Of the two forms of the root the one that subtracts nothing.
+    t = jnp.where(b > 0, ratio(-c, b + root), ratio(root - b, a))
+    t = jnp.clip(jnp.min(jnp.where(a > 0, t, 1)), 0, 1)
+    return jax.tree.map(lambda here, there: here + t * (there - here), state.position, after)
 
 
 def _outputs(params: Params, x: Array, size: int) -> Array:

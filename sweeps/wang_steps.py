@@ -101,6 +101,8 @@ class Options(studies.Options):
     """C0; 10, and in figures 3 and 6 also 20, 30, 40"""
     protocol: Literal["flow", "sgd"] = "flow"
     """flow: gradient flow in log-loss time; sgd: lr 0.1 in batches of 64"""
+    delta: float = 0.02
+    """by how much a step of the flow lowers log L"""
     max_steps: int = 20_000
     """after which a network that is still in its ball is given up"""
     published: bool = False
@@ -121,7 +123,11 @@ def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
         )
     shown = FIGURES[figure]
     biases = not shown.normalized
-    flow = options.protocol == "flow"
+    settings: dict[str, Any] = {"biases": biases, "max_steps": options.max_steps}
+    if options.protocol == "flow":
+        protocol = jk.lazy.lazy_flow(delta=options.delta, **settings)
+    else:
+        protocol = jk.lazy.lazy_sgd(**settings)
     data: dict[str, Any] = {"data": "unit sphere" if shown.normalized else "sphere"}
     if options.source != "sphere":
         kind, *upsampled = options.source.split()
@@ -139,9 +145,7 @@ def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
         **data,
         samples=options.samples,
         initialization=jk.initializations.Lazy(biases=biases),
-        protocol=(jk.lazy.lazy_flow if flow else jk.lazy.lazy_sgd)(
-            biases=biases, max_steps=options.max_steps
-        ),
+        protocol=protocol,
     )
 
 

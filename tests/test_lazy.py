@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.optimize import brentq
 from cases import assert_close, assert_same_bits, lane, normal, stacked
 
 import jaxkkt as jk
@@ -18,6 +19,10 @@ SGD = lazy.lazy_sgd(ball=2.0, learning_rate=0.5)
 def case(seed=0, biases=False, m=12, d=6, k=40):
     _, (x, y) = cases.problem(m, d, k, seed)
     return cases.lazy(seed, k, d, biases), x / d**0.5, y
+
+
+def weights(params, start):
+    return {"w": params.w, "start": start.w}
 
 
 class TestInitialization:
@@ -71,21 +76,27 @@ class TestBall:
 
 class TestTraining:
     @pytest.mark.parametrize("biases", [False, True])
-    def test_stops_at_the_step_before_the_exit(self, biases):
+    def test_of_the_step_that_leaves_the_part_inside_is_taken(self, biases):
         start, x, y = case(biases=biases)
         protocol = lazy.lazy_sgd(ball=2.0, biases=biases, learning_rate=0.5)
         found = jk.train(start, x, y, protocol, jax.random.key(0))
         w0, b, v, x, y = (np.asarray(a, np.float64) for a in (*start, x, y))
         w, steps = w0.copy(), 0
+
+        def furthest(w):
+            return np.linalg.norm(w - w0, axis=1).max()
+
         while True:
             pre = x @ w.T + b
             pull = y / (1 + np.exp(y * (np.maximum(pre, 0) @ v))) / len(y)
             on_pre = pull[:, None] * v * (pre > 0)
-            next_w = w + 0.5 * on_pre.T @ x
-            if (np.linalg.norm(next_w - w0, axis=1) > 2 / 40**0.5).any():
+            on_w, on_b = 0.5 * on_pre.T @ x, 0.5 * on_pre.sum(axis=0) * biases
+            if furthest(w + on_w) > 2 / 40**0.5:
                 break
-            w, steps = next_w, steps + 1
-            b = b + 0.5 * on_pre.sum(axis=0) * biases
+            w, b, steps = w + on_w, b + on_b, steps + 1
+        inside = brentq(lambda t: furthest(w + t * on_w) - 2 / 40**0.5, 0, 1)
+        assert 0.05 < inside < 0.95
+        w, b = w + inside * on_w, b + inside * on_b
         assert found.status == Status.LEFT_BALL
         assert found.steps == steps > 5
         np.testing.assert_allclose(found.params.w, w, rtol=1e-4, atol=1e-5)
@@ -96,10 +107,47 @@ class TestTraining:
     def test_a_flow_comes_to_the_edge_of_any_ball(self):
         start, x, y = case()
         for ball in (1.0, 10.0, 40.0):
-            found = jk.train(start, x, y, lazy.lazy_flow(ball, delta=0.002))
+            found = jk.train(start, x, y, lazy.lazy_flow(ball))
             assert found.status == Status.LEFT_BALL
             furthest = float(lazy.distances(found.params, start).max()) * 40**0.5
-            assert 0.9 * ball < furthest <= ball * (1 + 1e-5)
+            np.testing.assert_allclose(furthest, ball, rtol=1e-5)
+            losses = jax.nn.softplus(-networks.margins(found.params, x, y))
+            np.testing.assert_allclose(found.log_loss, jnp.log(losses.sum()), rtol=1e-5)
+
+    @pytest.mark.usefixtures("unchecked")  # optax's Adam promotes
+    @pytest.mark.parametrize(
+        "protocol",
+        [
+            lazy.lazy_flow(2.0),
+            lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=4, biases=True),
+            protocols.Protocol(
+                optax.sgd(0.05, momentum=0.9), "logistic", 4, -30.0, trained=("w",), ball=2.0
+            ),
+            protocols.Protocol(optax.adam(0.005), "logistic", trained=("w", "b"), ball=2.0),
+        ],
+        ids=["flow", "descent", "momentum", "adam"],
+    )
+    def test_runs_of_a_sweep_end_on_their_next_step(self, protocol):
+        axes = {"d": 6, "samples": 12, "width": 40, "initialization": "lazy", "measure": weights}
+        runs = jk.grid(**axes, protocol=protocol, seed=range(6))
+        ended = jk.sweep(runs, progress=False).squeeze(drop=True)
+        assert (ended.status == Status.LEFT_BALL).all()
+        assert len(set(ended.steps.values.tolist())) > 1
+        for i, seed in enumerate(ended.seed.values):
+            steps = int(ended.steps[i])
+            free = [
+                jk.grid(**axes, protocol=protocol.replace(ball=None, max_steps=n), seed=int(seed))
+                for n in (steps, steps + 1)
+            ]
+            here, there = jk.sweep(free[0] + free[1], progress=False).squeeze(drop=True).w.values
+            start, end = ended.start.values[i], ended.w.values[i]
+
+            def beyond(t, a=here, b=there, start=start):
+                return np.linalg.norm(a + t * (b - a) - start, axis=1).max() - 2 / 40**0.5
+
+            inside = brentq(beyond, 0, 1)
+            assert abs(beyond(0)) > 1e-4
+            np.testing.assert_allclose(end, here + inside * (there - here), atol=2e-5)
 
     def test_leaving_at_once_has_its_own_status(self):
         start, x, y = case()
