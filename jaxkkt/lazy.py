@@ -5,6 +5,7 @@ its initialization is `networks.lazy`. The lazy ball asks of every neuron j that
 |w_j - w_j,0| <= C0 / sqrt(k) = C0 |v_j|. Wang et al. (2022), Definition 2.1.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -12,6 +13,7 @@ from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked
 from jaxkkt.protocols import Protocol
 from jaxkkt.requirements import require_not_negative, require_precision
+from jaxkkt.specs.base import Number
 from jaxkkt.specs.optimizers import Descent, Flow
 
 # Below what any network in a ball of sensible size reaches: the ball ends the run.
@@ -51,13 +53,14 @@ def _moved(params: Params, start: Params) -> Float[Array, "k d"]:
 
 
 def lazy_flow(
-    ball: float = 10.0, biases: bool = False, delta: float = 0.02, max_steps: int = 20_000
+    ball: Number = 10.0, biases: bool = False, delta: Number = 0.02, max_steps: int = 20_000
 ) -> Protocol:
     """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
 
-    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace, by `delta` a step,
-    for as long as there is a gradient, so it always comes to the edge, and is a descent's path
-    there: descent itself slows down as the loss fades.
+    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
+    is a gradient, so it comes to the edge of any ball, and is a descent's path there: descent
+    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; with one
+    too long for a small ball the first step leaves it (LEFT_AT_ONCE).
     """
     return Protocol(
         Flow(delta=delta),
@@ -66,14 +69,14 @@ def lazy_flow(
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
-        expected_steps=round(3 / delta),
+        expected_steps=_steps_guess(delta),
     )
 
 
 def lazy_sgd(
-    ball: float = 10.0,
+    ball: Number = 10.0,
     biases: bool = False,
-    learning_rate: float = 0.1,
+    learning_rate: Number = 0.1,
     batch_size: int = 64,
     max_steps: int = 20_000,
 ) -> Protocol:
@@ -92,6 +95,11 @@ def lazy_sgd(
         max_steps=max_steps,
         expected_steps=min(max_steps // 2, 3_000),
     )
+
+
+def _steps_guess(delta: Number) -> int:
+    """For planning: what MNIST's networks take up to C0 = 10 to 40, by a step of the flow."""
+    return 150 if isinstance(delta, jax.Array) else max(1, int(min(3 / delta, 20_000)))
 
 
 def _trained(biases: bool) -> tuple[str, ...]:

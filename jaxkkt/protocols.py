@@ -80,11 +80,12 @@ class Protocol(Training, kw_only=False):
 
     Of the parameters only those named in `trained` move. With a `ball` training also stops where
     |w_j - start_j| = ball |v_j| for a neuron j: of the step that leaves the ball the part that is
-    inside is taken, and not counted. With the top layer v_j = +-1/sqrt(k) of `networks.lazy` that
-    is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022, Definition 2.1). It asks
-    for a v that is not trained. `representation` is
-    "auto" (the cheapest exact one) or a name from `representations`. `expected_steps` is a guess
-    for planning, the optimizer's own where it is None.
+    inside is taken, and not counted. If that is the first step none of it is, and the run, which
+    stays at its start, is LEFT_AT_ONCE. With the top layer v_j = +-1/sqrt(k) of `networks.lazy`
+    that is the lazy ball of radius C0/sqrt(k) for ball = C0 (Wang et al. 2022, Definition 2.1). It
+    asks for a v that is not trained. `representation` is "auto" (the cheapest exact one) or a name
+    from `representations`. `expected_steps` is a guess for planning, the optimizer's own where it
+    is None.
 
     `target_log_loss`, `max_steps`, `ball` and the optimizer's numbers may be traced.
     """

@@ -102,7 +102,7 @@ class Options(studies.Options):
     protocol: Literal["flow", "sgd"] = "flow"
     """flow: gradient flow in log-loss time; sgd: lr 0.1 in batches of 64"""
     delta: float = 0.02
-    """by how much a step of the flow lowers log L"""
+    """by how much the flow's first step lowers log L; sgd has none"""
     max_steps: int = 20_000
     """after which a network that is still in its ball is given up"""
     published: bool = False

@@ -130,6 +130,15 @@ class TestBits:
     """A batch of other runs, slots or turns changes nothing."""
 
     RUNS = jk.grid(d=8, samples=6, width=20, seed=range(9), measure=[jk.Flips(), jk.StepFlips()])
+    # Runs that end with a gradient: on the edge of a ball, by mini-batches.
+    BALLS = jk.grid(
+        d=64,
+        samples=100,
+        width=100,
+        seed=range(9),
+        initialization="lazy",
+        protocol=jk.lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
+    )
 
     def rows(self, bucket):
         programs = compile_bucket(bucket)
@@ -142,10 +151,11 @@ class TestBits:
         one = self.rows(replace(bucket, slots=1))
         assert self.rows(replace(bucket, slots=4)) == one
 
-    def test_groups_of_lanes(self):
-        (bucket,) = jk.plan_sweep(self.RUNS).buckets
-        one = self.rows(replace(bucket, lanes=2, slots=2))
-        assert self.rows(replace(bucket, lanes=2, slots=6)) == one
+    @pytest.mark.parametrize(("runs", "lanes"), [(RUNS, 2), (BALLS, 32)], ids=["free", "in balls"])
+    def test_groups_of_lanes(self, runs, lanes):
+        (bucket,) = jk.plan_sweep(runs).buckets
+        one = self.rows(replace(bucket, lanes=lanes, slots=lanes))
+        assert self.rows(replace(bucket, lanes=lanes, slots=3 * lanes)) == one
 
     def test_turns_of_an_accelerator(self):
         (bucket,) = jk.plan_sweep(self.RUNS).buckets

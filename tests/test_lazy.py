@@ -150,6 +150,32 @@ class TestTraining:
             inside = brentq(beyond, 0, 1)
             np.testing.assert_allclose(end, here + inside * (there - here), atol=2e-5)
 
+    def test_a_step_that_overflows_ends_on_the_edge_or_where_it_was(self):
+        def leaps(size):
+            return optax.sgd(lambda step: jnp.where(step < 3, 0.1, size))
+
+        for size in (1e18, 1e25, 1e38, jnp.inf):
+            start, x, y = case()
+            protocol = protocols.Protocol(leaps(size), "logistic", trained=("w",), ball=2.0)
+            found = jk.train(start, x, y, protocol)
+            before = jk.train(start, x, y, protocol.replace(ball=None, max_steps=3))
+            assert (found.status, found.steps) == (Status.LEFT_BALL, 3)
+            if size < 1e30:
+                furthest = lazy.distances(found.params, start).max() * 40**0.5
+                np.testing.assert_allclose(furthest, 2, rtol=1e-5)
+            assert jnp.isfinite(found.log_loss)
+            assert jnp.isfinite(found.params.w).all()
+            if size == jnp.inf:
+                assert_same_bits(found.params, before.params)
+
+    def test_log_loss_of_a_run_that_stays_inside_is_what_was_compared(self):
+        start, x, y = case(m=2200, k=1000)  # a gradient in blocks
+        flow = lazy.lazy_flow(1e3).replace(target_log_loss=7.4)
+        inside = jk.train(start, x, y, flow)
+        free = jk.train(start, x, y, flow.replace(ball=None))
+        assert inside.status == free.status == Status.CONVERGED
+        assert_same_bits(inside.log_loss, free.log_loss)
+
     def test_leaving_at_once_has_its_own_status(self):
         start, x, y = case()
         found = jk.train(start, x, y, lazy.lazy_sgd(ball=1e-4), jax.random.key(0))
@@ -196,6 +222,13 @@ class TestTraining:
 
         plain = jk.train(start, x, y, replace(SGD, representation="plain"))
         assert_close(jk.train(start, x, y, SGD).params, plain.params, rtol=1e-3, atol=1e-5)
+
+    def test_the_step_of_a_flow_may_be_an_array(self):
+        start, x, y = case()
+        found = jk.train(start, x, y, lazy.lazy_flow(2.0, delta=jnp.float32(0.02)))
+        assert_close(found, jk.train(start, x, y, lazy.lazy_flow(2.0)), rtol=1e-3, atol=1e-5)
+        assert lazy.lazy_flow(delta=0.1).guessed_steps == 30
+        assert lazy.lazy_flow(delta=1e-320).guessed_steps > 0
 
     def test_what_is_not_trained_does_not_decay(self):
         start, x, y = case()

@@ -111,6 +111,17 @@ def test_assumptions_are_checked(networks_in_ball):
     assert wang.sign_change_share(start, x, 0.1 * delta).assumed
 
 
+def test_the_edge_of_a_small_ball_of_many_neurons_is_inside():
+    k = 100_000
+    start = networks.lazy(jax.random.key(0), k, 20)
+    away = start._replace(w=start.w + normal(1, k, 20))
+    edge = lazy.project(away, start, k**-0.5)
+    assert lazy.distances(edge, start).max() * k**0.5 > 1 + wang.ROUNDING  # the rounding of w
+    x = jnp.eye(20)[0]
+    assert wang.output(edge, start, x, 1.0).assumed
+    assert not wang.output(edge, start, x, 0.99).assumed
+
+
 def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
     key = jax.random.key(0)

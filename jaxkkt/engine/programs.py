@@ -265,7 +265,7 @@ def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Row
     """Each row's run in its slot; rows beyond the slots are left out."""
     places = words[:, 0]
     load = partial(_load, bucket=bucket, rows=rows)
-    loaded = over(load, (words, drawn), places < bucket.slots, bucket.lanes > 1)
+    loaded = over(load, (words, drawn), places < bucket.slots, bucket.side_by_side)
     return _put(batch, places, loaded)
 
 
@@ -364,7 +364,7 @@ def _decode(
         return found, ending.pack(tuple(told))
 
     some = jax.tree.map(lambda a: a.at[places].get(mode="clip"), batch)
-    return over(one, (some,), places < bucket.slots, bucket.lanes > 1)
+    return over(one, (some,), places < bucket.slots, bucket.side_by_side)
 
 
 def forget() -> None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.arithmetic import ratio
+from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import gradient_steps, input_gradient
@@ -255,8 +255,11 @@ def _unit(x: Point, name: str = "|x| = 1") -> dict[str, Assumption]:
 
 
 def _inside(params: Params, start: Params, x: Point, c0: Real) -> dict[str, Assumption]:
-    furthest = jnp.max(ratio(distances(params, start), jnp.abs(params.v)))
-    return {**_unit(x), "|w_j - w_j,0| <= C0 / sqrt(k)": below(furthest, c0 * (1 + ROUNDING))}
+    """The lemmas' premises, with the edge of the ball inside: to the rounding of w."""
+    top, eps = jnp.abs(params.v), jnp.finfo(params.w.dtype).eps
+    furthest = jnp.max(ratio(distances(params, start), top))
+    rounding = c0 * ROUNDING + 4 * eps * jnp.max(ratio(lengths(params.w), top))
+    return {**_unit(x), "|w_j - w_j,0| <= C0 / sqrt(k)": below(furthest, c0 + rounding)}
 
 
 def _require(**numbers: Any) -> None:
