@@ -125,6 +125,10 @@ class TestDraws:
         assert all("both labels must occur" in str(e) for e in table.error.values[refused])
 
 
+def total(params):
+    return {"total": params.w.sum()}
+
+
 @pytest.mark.slow
 class TestBits:
     """A batch of other runs, slots or turns changes nothing."""
@@ -138,6 +142,7 @@ class TestBits:
         seed=range(9),
         initialization="lazy",
         protocol=jk.lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
+        measure=total,
     )
 
     def rows(self, bucket):
