@@ -135,6 +135,18 @@ def test_published_rows_are_whole_and_say_what_the_page_says():
         assert f"| {d} | {samples} | {len(own)} | {told} |" in page
 
 
+@pytest.mark.parametrize(
+    "store", sorted((DOCS / "rows").glob("wang*/figure*")), ids=lambda p: p.name
+)
+def test_published_rows_of_lazy_networks_say_what_their_page_says(store):
+    assert not verify(store)
+    rows = jk.read_rows(store)
+    assert (rows.status == jk.Status.LEFT_BALL).all()
+    gradient = rows.pivot_table("step_gradient_norm", "ball", "d")
+    grown = ", ".join(f"{g:.2f}" for g in gradient.loc[40] / gradient.loc[10])
+    assert f"40 against 10, by d: {grown} times" in (DOCS / "lazy_mnist.md").read_text()
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_study_is_a_page(tmp_path):
     (study,), _ = blocks("contributing.md")
