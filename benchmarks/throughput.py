@@ -78,7 +78,7 @@ def placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
         mine = runs[i : i + bucket.turn]
         rows = programs.rows.of_none(bucket)
         for row, (slot, run) in zip(rows, enumerate(mine, i), strict=False):
-            row[:] = programs.rows.packed(run, slot)
+            programs.rows.tell(row, run, slot)
         words = jax.device_put(rows)
         drawing = programs.rows.drawing(mine[0])
         drawn = draws.draw_batch(drawing, words, mine, bucket.slots, bucket.side_by_side)

@@ -172,6 +172,29 @@ class TestBits:
         assert self.rows(part) == {run: whole[run] for run in part.runs}
 
 
+class TestWaiting:
+    """A group of lanes waits for all of its runs where they are of about one length, else for half."""
+
+    @pytest.mark.parametrize(
+        ("steps", "at_most"),
+        [((27, 28, 29, 30), {"draws": 4, "trips": 4 * 31}), ((10, 10, 10, 200), {"trips": 500})],
+        ids=["even", "uneven"],
+    )
+    def test_by_the_lengths_of_runs(self, monkeypatch, steps, at_most):
+        runs = [
+            run.replace(protocol=jk.flow_protocol(max_steps=steps[run.seed % 4]))
+            for run in jk.grid(d=8, samples=6, width=20, seed=range(16))
+        ]
+        (bucket,) = jk.plan_sweep(runs).buckets
+        bucket, made, tally = bucket.with_lanes(4), [], Tally()
+        draw = slots.draw_batch
+        monkeypatch.setattr(slots, "draw_batch", lambda *args: made.append(1) or draw(*args))
+        found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally)
+        assert sorted(row.values["steps"] for row in found) == sorted(4 * steps)
+        needed = {"draws": len(made), "trips": tally.lane_steps / bucket.lanes}
+        assert all(needed[name] <= most for name, most in at_most.items()), needed
+
+
 @pytest.mark.slow
 def test_measurements_take_turns_where_memory_is_short(monkeypatch):
     (bucket,) = jk.plan_sweep(TestBits.RUNS).buckets

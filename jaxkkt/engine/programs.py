@@ -76,15 +76,13 @@ class Rows(NamedTuple):
     def drawing(self, run: Run) -> Drawing:
         return self.drawings[_drawn_alike(run)]
 
-    def packed(self, run: Run, slot: int, moment: int = 0) -> np.ndarray:
-        """A run in a slot, at a moment of its curve."""
-        sizes = run.samples, run.d, run.width
-        seed = np.array(run.seed, np.uint32).view(np.int32)
-        drawing = self.drawing(run)
-        drawn = _drawn_words(drawing, run.initialization, run.data)
-        rest = np.zeros(self.room - len(drawn), np.int32)
+    def tell(self, row: np.ndarray, run: Run, slot: int, moment: int = 0) -> None:
+        """Writes a row of zeros: a run in a slot, at a moment of its curve."""
+        drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
         how = _how_words(run.protocol, run.curve, moment, self.resumes)
-        return np.concatenate([(slot, seed, *sizes), drawn, rest, how])
+        row[: SIZES.words] = slot, _signed(run.seed), run.samples, run.d, run.width
+        row[SIZES.words : SIZES.words + len(drawn)] = drawn
+        row[len(row) - len(how) :] = how
 
     def of_none(self, bucket: Bucket) -> np.ndarray:
         """As many rows as a turn takes, of no run."""
@@ -95,6 +93,11 @@ class Rows(NamedTuple):
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
         """Traced: its sizes, and how it trains."""
         return SIZES.unpack(words), self.how.unpack(words[SIZES.words + self.room :])
+
+
+def _signed(seed: int) -> int:
+    """The bits of a seed below 2^32 as a signed number."""
+    return seed - 2**32 if seed >= 2**31 else seed
 
 
 def _drawn_alike(run: Run) -> Any:

@@ -89,7 +89,7 @@ def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
     m, d, k = bucket.measured_at
     words = rows.of_none(bucket)
     for row, (i, run) in zip(words, enumerate(kept), strict=False):
-        row[:] = rows.packed(run, i)
+        rows.tell(row, run, i)
     drawing, runs = rows.drawing(next(iter(kept))), list(kept)
     drawn = draw_batch(drawing, jnp.asarray(words), runs, bucket.slots, bucket.side_by_side)
     params = stacked([pad_params(one, k, d) for one in kept.values()], bucket.turn)

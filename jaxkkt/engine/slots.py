@@ -136,7 +136,7 @@ class Slots:
         found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
         told = self._programs.rows.of_none(self.bucket)
         for row, (i, run) in zip(told, mine.items(), strict=False):
-            row[:] = rows.packed(run, i, len(self._at(i).moments))
+            rows.tell(row, run, i, len(self._at(i).moments))
         runs = list(mine.values())
         words = jax.device_put(told)
         drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
@@ -188,7 +188,8 @@ class Slots:
         places = np.full(bucket.turn, bucket.slots, np.int32)
         places[: len(slots)] = slots
         trained, words = programs.decode(places, self._arrays)
-        endings, told = programs.ending.unpacked(np.asarray(words))
+        columns, told = programs.ending.unpacked(np.asarray(words))
+        endings = {name: column.tolist() for name, column in columns.items()}
         mine = [self._at(i) for i in slots]
         runs = [one.run for one in mine]
         curves = [_curve(one) for one in mine]
@@ -220,7 +221,7 @@ class Slots:
         told = self._programs.rows.of_none(self.bucket)
         for row, i in zip(told, slots, strict=False):
             one = self._at(i)
-            row[:] = self._programs.rows.packed(one.run, i, len(one.moments))
+            self._programs.rows.tell(row, one.run, i, len(one.moments))
         self._arrays = self._programs.resume(self._arrays, told)
 
     def _undrawn(self, left: Trajectory) -> list[Row]:
