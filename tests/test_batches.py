@@ -173,7 +173,7 @@ class TestBits:
 
 
 class TestWaiting:
-    """A group of lanes waits for all of its runs where they are of about one length, else for half."""
+    """A group of lanes waits for all of its runs where they are about as long, else for half."""
 
     @pytest.mark.parametrize(
         ("steps", "at_most"),

@@ -49,5 +49,5 @@ def digest_of(arrays: Mapping[str, Any]) -> str:
     for name, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array)
         hashed.update(f"{name} {values.dtype.str} {values.shape} ".encode())
-        hashed.update(values.reshape(-1).view(np.uint8))
+        hashed.update(values.reshape(-1).view(np.uint8).data)
     return hashed.hexdigest()[:20]
