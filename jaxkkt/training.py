@@ -68,8 +68,8 @@ SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPO
 class State(NamedTuple):
     """A run between two steps. `log_loss` belongs to the position before the last update.
 
-    `start` is w before the first step, where the protocol has a ball to stay in; `order` that of
-    the samples in this epoch, where it trains in mini-batches.
+    `start` is w before the first step, where the protocol has a ball to stay in. Where it trains in
+    mini-batches, `order` is that of the samples in this epoch, and `key` what orders are drawn by.
     """
 
     position: Params | GramParams
@@ -78,7 +78,7 @@ class State(NamedTuple):
     steps: Int[Array, ""]
     log_loss: Float[Array, ""]
     status: Int[Array, ""]
-    key: PRNGKeyArray
+    key: PRNGKeyArray | None
     order: Int[Array, " n"] | None
 
 
@@ -100,9 +100,8 @@ def init(
     dtype = position.v.dtype
     # A copy, since the position's own memory is donated and written over.
     start = None if protocol.ball is None else jnp.array(position.w, copy=True)  # type: ignore[union-attr]
-    order = None
-    if not protocol.full_batch(samples):
-        order = jnp.zeros(samples + (protocol.batch_size or 0), jnp.int32)
+    batches = not protocol.full_batch(samples)
+    order = jnp.zeros(samples + (protocol.batch_size or 0), jnp.int32) if batches else None
     return State(
         position=position,
         start=start,
@@ -110,7 +109,7 @@ def init(
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
-        key=key,
+        key=key if batches else None,
         order=order,
     )
 
@@ -378,6 +377,7 @@ def _mini_batch(
     size = protocol.batch_size
     assert size is not None
     assert state.order is not None
+    assert state.key is not None
     m = data.y.shape[0]
     real = data.y != 0
     batches = -(-jnp.sum(real, dtype=jnp.int32) // size)

@@ -5,7 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
+
+
+def at(place: Int[Array, ""], stacked: Array) -> Array:
+    """Traced: one of several stacked arrays; the first or last where there is none at the place."""
+    return jax.lax.dynamic_index_in_dim(stacked, place, keepdims=False)
 
 
 def over(

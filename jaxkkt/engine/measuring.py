@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.batches import over
+from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.buckets import lane_bytes
 from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
@@ -264,18 +264,17 @@ def measure_program(
         everything = {**given._asdict(), **beside._asdict(), "protocol": protocol}
         return [measured(m, *(everything[name] for name in m.needs())) for m in some]
 
-    def packed(words: Int[Array, " w"], given: Trained, beside: Beside) -> Array:
-        return layout.pack(one(words, given, beside))
-
     def measure_all(
         rows: Int[Array, "n w"], trained: Trained, beside: Beside, at_once: bool | int
     ) -> Array:
-        places = jnp.maximum(rows[:, 0], 0)
-        mine = jax.tree.map(lambda a: a[places], trained)
-        wanted, words = rows[:, 0] >= 0, rows[:, 1:]
-        if kind.shared:
-            return over(partial(packed, beside=beside), (words, mine), wanted, at_once)
-        return over(packed, (words, mine, beside), wanted, at_once)
+        places, words, shared = rows[:, 0], rows[:, 1:], kind.shared
+
+        def packed(place: Array, words: Int[Array, " w"], *given: Beside) -> Array:
+            mine = jax.tree.map(partial(at, place), trained)
+            return layout.pack(one(words, mine, beside if shared else given[0]))
+
+        arguments = (places, words) if shared else (places, words, beside)
+        return over(packed, arguments, places >= 0, at_once)
 
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 from jaxkkt import datasets, networks, training
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.batches import over
+from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
 from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
@@ -265,22 +265,31 @@ def _idle(batch: Slot) -> Slot:
 
 
 def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
-    """Each row's run in its slot; rows beyond the slots are left out."""
+    """Each row's run in its slot; rows beyond the slots, which come last, are left out."""
     places = words[:, 0]
     load = partial(_load, bucket=bucket, rows=rows)
-    loaded = over(load, (words, drawn), places < bucket.slots, bucket.side_by_side)
-    return _put(batch, places, loaded)
+    if bucket.side_by_side:
+        return _put(batch, places, jax.vmap(load)(words, drawn))
+
+    def put(i: Array, batch: Slot) -> Slot:
+        return _put_one(batch, places[i], load(*jax.tree.map(partial(at, i), (words, drawn))))
+
+    return jax.lax.fori_loop(0, jnp.sum(places < bucket.slots, dtype=jnp.int32), put, batch)
 
 
 def _put(batch: Any, places: Array, some: Any) -> Any:
     return jax.tree.map(lambda a, new: a.at[places].set(new, mode="drop"), batch, some)
 
 
+def _put_one(batch: Any, place: Array, one: Any) -> Any:
+    put = partial(jax.lax.dynamic_update_index_in_dim, index=place, axis=0)
+    return jax.tree.map(put, batch, one)
+
+
 @partial(jax.jit, donate_argnums=0)
 def restore(batch: Slot, slot: Array, state: Any) -> Slot:
     """The run in a slot goes on from another state of its own."""
-    put = partial(jax.lax.dynamic_update_index_in_dim, index=slot, axis=0)
-    return batch._replace(state=jax.tree.map(put, batch.state, state))
+    return batch._replace(state=_put_one(batch.state, slot, state))
 
 
 def _resume(batch: Slot, words: Array, *, bucket: Bucket, rows: Rows) -> Slot:
@@ -362,12 +371,12 @@ def _decode(
 ) -> tuple[Trained, Array]:
     """The runs in these slots, and what is told of them, as words."""
 
-    def one(slot: Slot) -> tuple[Trained, Array]:
+    def one(place: Array) -> tuple[Trained, Array]:
+        slot = jax.tree.map(partial(at, place), batch)
         found, *told = _ended(slot, bucket=bucket, rows=rows)
         return found, ending.pack(tuple(told))
 
-    some = jax.tree.map(lambda a: a.at[places].get(mode="clip"), batch)
-    return over(one, (some,), places < bucket.slots, bucket.side_by_side)
+    return over(one, (places,), places < bucket.slots, bucket.side_by_side)
 
 
 def forget() -> None:
