@@ -374,17 +374,17 @@ def _mini_batch(
     state: State, data: Dataset, protocol: Protocol
 ) -> tuple[Dataset, Array, Array, Array]:
     """The batch at this step, its epoch's order, and whether it is the epoch's first and last."""
-    size = protocol.batch_size
+    size, key = protocol.batch_size, state.key
     assert size is not None
+    assert key is not None
     assert state.order is not None
-    assert state.key is not None
     m = data.y.shape[0]
     real = data.y != 0
     batches = -(-jnp.sum(real, dtype=jnp.int32) // size)
     epoch, i = state.steps // batches, state.steps % batches
 
     def shuffled(_: Any) -> tuple[Array, Array]:
-        draws = jax.random.uniform(jax.random.fold_in(state.key, epoch), (m,))
+        draws = jax.random.uniform(jax.random.fold_in(key, epoch), (m,))
         order = jnp.argsort(jnp.where(real, draws, 2.0)).astype(jnp.int32)  # padding last
         return jnp.array(False), jnp.pad(order, (0, size), constant_values=m)
 
