@@ -119,9 +119,13 @@ def _waits_for_all(
 ) -> bool:
     """Whether others take a group's lanes when all of its runs have ended; else when half have.
 
-    Where no run waits for a lane, and where runs are even, by the last that ended and the longest
-    under way: lanes idle less so, and what is drawn, placed and measured comes in larger batches.
+    Where no run waits for a lane, and on a CPU where runs are even, by the last that ended and the
+    longest under way: what is drawn, placed and measured comes in larger batches so, and among few
+    lanes no more of them idle.
     """
     if bucket.resumes:
         return False
-    return not (queue and lengths) or fmean(lengths) >= EVEN_SHARE * max(*lengths, longest)
+    if not queue:
+        return True
+    even = not lengths or fmean(lengths) >= EVEN_SHARE * max(*lengths, longest)
+    return even and not bucket.side_by_side
