@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 
 def at(place: Int[Array, ""], stacked: Array) -> Array:
-    """Traced: one of several stacked arrays; the first or last where there is none at the place."""
+    """Traced: one of several stacked arrays; the last where the place is beyond, or -1."""
     return jax.lax.dynamic_index_in_dim(stacked, place, keepdims=False)
 
 

@@ -73,7 +73,7 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
     bucket = slots.bucket
     chunk, expected, half = FIRST_CHUNK, bucket.guessed_steps, max(1, bucket.lanes // 2)
     lengths = deque[int](maxlen=2 * bucket.lanes)  # steps of the last runs that ended
-    longest = 0  # of those under way
+    longest = 0  # steps of the longest so far, ended or under way
     while not (stop and stop.is_set()):
         slots.take_in(queue)
         occupied = slots.occupied
@@ -93,7 +93,7 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         tally.log_losses = tuple(told.log_loss[occupied].tolist())
         status = told.status.tolist()
         running = [i for i in occupied if status[i] == RUNNING]
-        longest = max(told.steps[running].tolist(), default=0)
+        longest = max(longest, *told.steps[occupied].tolist())
         shares = np.minimum(told.steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         ended = [i for i in occupied if status[i] != RUNNING]
@@ -119,13 +119,12 @@ def _waits_for_all(
 ) -> bool:
     """Whether others take a group's lanes when all of its runs have ended; else when half have.
 
-    Where no run waits for a lane, and on a CPU where runs are even, by the last that ended and the
-    longest under way: what is drawn, placed and measured comes in larger batches so, and among few
-    lanes no more of them idle.
+    All where no run waits for a lane, and on a CPU where runs are even: the mean of the last that
+    ended is near the longest so far. What is drawn, placed and measured comes in larger batches so.
     """
     if bucket.resumes:
         return False
     if not queue:
         return True
-    even = not lengths or fmean(lengths) >= EVEN_SHARE * max(*lengths, longest)
+    even = not lengths or fmean(lengths) >= EVEN_SHARE * longest
     return even and not bucket.side_by_side

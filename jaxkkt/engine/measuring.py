@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -269,7 +270,7 @@ def measure_program(
         places, words, shared = rows[:, 0], rows[:, 1:], kind.shared
 
         def packed(place: Array, words: Int[Array, " w"], *given: Beside) -> Array:
-            mine = jax.tree.map(partial(at, place), trained)
+            mine = jax.tree.map(partial(at, jnp.maximum(place, 0)), trained)
             return layout.pack(one(words, mine, beside if shared else given[0]))
 
         arguments = (places, words) if shared else (places, words, beside)
