@@ -14,7 +14,7 @@ import jaxkkt as jk
 from jaxkkt.engine import draws, measuring, slots
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.lanes import run_bucket
+from jaxkkt.engine.lanes import _waits_for_all, run_bucket
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
@@ -193,6 +193,16 @@ class TestWaiting:
         assert sorted(row.values["steps"] for row in found) == sorted(4 * steps)
         needed = {"draws": len(made), "trips": tally.lane_steps / bucket.lanes}
         assert all(needed[name] <= most for name, most in at_most.items()), needed
+
+    def test_no_more_runs_an_accelerator_and_runs_that_resume(self):
+        (cpu,) = jk.plan_sweep(jk.grid(d=8, samples=6, width=20, seed=range(2))).buckets
+        accelerator, resuming = replace(cpu, side_by_side=True), replace(cpu, resumes=True)
+        some, uneven = [cpu.trajectories[0]], ([10, 10], 200)
+        assert _waits_for_all(cpu, [], *uneven)
+        assert not _waits_for_all(cpu, some, *uneven)
+        assert _waits_for_all(accelerator, [], *uneven)
+        assert not _waits_for_all(accelerator, some, [10, 10], 10)
+        assert not _waits_for_all(resuming, [], [10, 10], 10)
 
 
 @pytest.mark.slow

@@ -243,9 +243,9 @@ def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
     (m, d, k), (start, points, valid) = (bucket.samples, bucket.d, bucket.width), drawn
     start = Params(start.w[:k, :d], start.b[:k], start.v[:k])
     points = Dataset(points.x[:m, :d], points.y[:m])
-    at, how = rows.unpack(words)
+    sizes, how = rows.unpack(words)
     protocol = jax.tree.map(jnp.asarray, how.protocol)
-    key = fold(jax.random.key(at.seed), "shuffle", at.samples, at.d)
+    key = fold(jax.random.key(sizes.seed), "shuffle", sizes.samples, sizes.d)
     state, data = training.load(protocol, start, points, key, bucket.representation)
     status = jnp.where(valid, state.status, int(Status.RAISED)).astype(jnp.int32)
     return Slot(state._replace(status=status), data, start, points, words)
