@@ -14,7 +14,7 @@ import jaxkkt as jk
 from jaxkkt.engine import draws, measuring, slots
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.lanes import _waits_for_all, run_bucket
+from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
@@ -157,7 +157,7 @@ class TestBits:
         assert self.rows(replace(bucket, slots=4)) == one
 
     @pytest.mark.parametrize(("runs", "lanes"), [(RUNS, 2), (BALLS, 32)], ids=["free", "in balls"])
-    def test_groups_of_lanes(self, runs, lanes):
+    def test_more_slots_than_lanes(self, runs, lanes):
         (bucket,) = jk.plan_sweep(runs).buckets
         one = self.rows(replace(bucket, lanes=lanes, slots=lanes))
         assert self.rows(replace(bucket, lanes=lanes, slots=3 * lanes)) == one
@@ -170,39 +170,6 @@ class TestBits:
         assert len(whole) == 9
         part = replace(bucket, trajectories=bucket.trajectories[4:7])
         assert self.rows(part) == {run: whole[run] for run in part.runs}
-
-
-class TestWaiting:
-    """A group of lanes waits for all of its runs where they are about as long, else for half."""
-
-    @pytest.mark.parametrize(
-        ("steps", "at_most"),
-        [((27, 28, 29, 30), {"draws": 4, "trips": 4 * 31}), ((10, 10, 10, 200), {"trips": 500})],
-        ids=["even", "uneven"],
-    )
-    def test_by_the_lengths_of_runs(self, monkeypatch, steps, at_most):
-        runs = [
-            run.replace(protocol=jk.flow_protocol(max_steps=steps[run.seed % 4]))
-            for run in jk.grid(d=8, samples=6, width=20, seed=range(16))
-        ]
-        (bucket,) = jk.plan_sweep(runs).buckets
-        bucket, made, tally = bucket.with_lanes(4), [], Tally()
-        draw = slots.draw_batch
-        monkeypatch.setattr(slots, "draw_batch", lambda *args: made.append(1) or draw(*args))
-        found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally)
-        assert sorted(row.values["steps"] for row in found) == sorted(4 * steps)
-        needed = {"draws": len(made), "trips": tally.lane_steps / bucket.lanes}
-        assert all(needed[name] <= most for name, most in at_most.items()), needed
-
-    def test_no_more_runs_an_accelerator_and_runs_that_resume(self):
-        (cpu,) = jk.plan_sweep(jk.grid(d=8, samples=6, width=20, seed=range(2))).buckets
-        accelerator, resuming = replace(cpu, side_by_side=True), replace(cpu, resumes=True)
-        some, uneven = [cpu.trajectories[0]], ([10, 10], 200)
-        assert _waits_for_all(cpu, [], *uneven)
-        assert not _waits_for_all(cpu, some, *uneven)
-        assert _waits_for_all(accelerator, [], *uneven)
-        assert not _waits_for_all(accelerator, some, [10, 10], 10)
-        assert not _waits_for_all(resuming, [], [10, 10], 10)
 
 
 @pytest.mark.slow

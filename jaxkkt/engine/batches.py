@@ -13,6 +13,11 @@ def at(place: Int[Array, ""], stacked: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(stacked, place, keepdims=False)
 
 
+def put(place: Int[Array, ""], stacked: Array, one: Array) -> Array:
+    """Traced: several stacked arrays with this one there."""
+    return jax.lax.dynamic_update_index_in_dim(stacked, one, place, axis=0)
+
+
 def over(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

@@ -42,7 +42,7 @@ LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # and no more than a share of all.
 SECONDS_OF_A_TURN = 0.3
 OPERATIONS_PER_SECOND = 4e10
-MOST_SLOTS = 64
+MOST_SLOTS = 128
 TURN_BYTES = 2**26
 PORTIONS = 8
 # Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
@@ -58,9 +58,10 @@ class Bucket:
     """Runs that share one compiled shape, padded to (samples, d, width).
 
     A stream has `slots` that hold a run each, and steps `lanes` of them at a time: all of them
-    `side_by_side` on an accelerator, a group after another on a CPU. Drawn and measured are as many
-    as a `turn` takes, at shapes that may be larger, which buckets of few runs share: `drawn_at`,
-    `measured_at`. A step sees `batch` of the samples, and a slot takes `lane_bytes`, in float32.
+    `side_by_side` on an accelerator; on a CPU another takes the lane of one that ends. Drawn and
+    measured are as many as a `turn` takes, at shapes that may be larger, which buckets of few runs
+    share: `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
+    `lane_bytes`, in float32.
     Where it `resumes` a run may go on from where it paused to be measured, or another ended.
     """
 
@@ -135,8 +136,9 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """Memory of one stream's slots."""
-        return self.slots * self.lane_bytes
+        """Memory of one stream's slots, and of the lanes that runs are copied into."""
+        copies = self.lanes if 1 < self.lanes < self.slots else 0
+        return (self.slots + copies) * self.lane_bytes
 
     @property
     def trained_by(self) -> str:
@@ -279,7 +281,7 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _within_a_turn(_lanes_of_a_core(batch, k), of_one)
-        slots = lanes * _groups(lanes, len(found), work * protocol.guessed_steps, of_one)
+        slots = lanes * _runs_of_a_lane(lanes, len(found), work * protocol.guessed_steps, of_one)
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
     at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
@@ -318,8 +320,8 @@ def _within_a_turn(lanes: int, bytes_: int) -> int:
     return lanes
 
 
-def _groups(lanes: int, trajectories: int, operations: float, bytes_: int) -> int:
-    """How many groups of lanes a stream holds: little work is handed out in larger portions."""
+def _runs_of_a_lane(lanes: int, trajectories: int, operations: float, bytes_: int) -> int:
+    """How many slots a stream has for each lane: little work is handed out in larger portions."""
     wanted = SECONDS_OF_A_TURN * OPERATIONS_PER_SECOND / (lanes * operations)
     fair = trajectories / (lanes * PORTIONS)
     return max(1, int(min(wanted, fair, MOST_SLOTS / lanes, TURN_BYTES / (lanes * bytes_))))

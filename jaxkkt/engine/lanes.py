@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from threading import Event
 from time import perf_counter
 
@@ -22,8 +21,6 @@ from jaxkkt.runs.run import Run
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 1.0
 FIRST_CHUNK = 20
-# A group waits for its last run where runs are so even: the mean of their steps over the most.
-EVEN_SHARE = 0.75
 # Of a sweep that is stopped the runs are saved that have trained for so long.
 SECONDS_WORTH_SAVING = 5.0
 
@@ -72,16 +69,14 @@ def run_bucket(
 def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None) -> Iterator[Row]:
     bucket = slots.bucket
     chunk, expected, half = FIRST_CHUNK, bucket.guessed_steps, max(1, bucket.lanes // 2)
-    lengths = deque[int](maxlen=2 * bucket.lanes)  # steps of the last runs that ended
-    longest = 0  # steps of the longest so far, ended or under way
     while not (stop and stop.is_set()):
         slots.take_in(queue)
         occupied = slots.occupied
         if not occupied:
             break
         started = perf_counter()
-        enough = bucket.lanes if _waits_for_all(bucket, queue, lengths, longest) else half
-        told = slots.advance(chunk, enough)
+        # Others are taken in once half of the lanes are idle; where none waits, all may be.
+        told = slots.advance(chunk, idle=half if queue or bucket.resumes else bucket.lanes)
         seconds, trips = perf_counter() - started, int(told.trips)
         if trips == chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
@@ -93,13 +88,11 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         tally.log_losses = tuple(told.log_loss[occupied].tolist())
         status = told.status.tolist()
         running = [i for i in occupied if status[i] == RUNNING]
-        longest = max(longest, *told.steps[occupied].tolist())
         shares = np.minimum(told.steps[running] / expected, 0.95)
         tally.work = float(shares.sum()) * bucket.padded_work / len(bucket.runs)
         ended = [i for i in occupied if status[i] != RUNNING]
         if running and all(status[i] == RAISED for i in ended):
             ended = []  # told beside others that end
-        lengths.extend(told.steps[ended].tolist())
         for i in range(0, len(ended), bucket.turn):
             for row, steps in slots.take_out(ended[i : i + bucket.turn], status):
                 tally.useful_steps += steps
@@ -112,19 +105,3 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
     if stop and stop.is_set():
         slots.save(SECONDS_WORTH_SAVING)
     tally.rest()
-
-
-def _waits_for_all(
-    bucket: Bucket, queue: Collection[Trajectory], lengths: Collection[int], longest: int
-) -> bool:
-    """Whether others take a group's lanes when all of its runs have ended; else when half have.
-
-    All where no run waits for a lane, and on a CPU where runs are even: the mean of the last that
-    ended is near the longest so far. What is drawn, placed and measured comes in larger batches so.
-    """
-    if bucket.resumes:
-        return False
-    if not queue:
-        return True
-    even = not lengths or fmean(lengths) >= EVEN_SHARE * longest
-    return even and not bucket.side_by_side

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 from jaxkkt import datasets, networks, training
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.batches import at, over
+from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
 from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
@@ -23,6 +23,7 @@ from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.trained import Trained
+from jaxkkt.engine.trips import make_trips
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs.base import forget_specs
@@ -271,25 +272,21 @@ def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Row
     if bucket.side_by_side:
         return _put(batch, places, jax.vmap(load)(words, drawn))
 
-    def put(i: Array, batch: Slot) -> Slot:
-        return _put_one(batch, places[i], load(*jax.tree.map(partial(at, i), (words, drawn))))
+    def place(i: Array, batch: Slot) -> Slot:
+        one = load(*jax.tree.map(partial(at, i), (words, drawn)))
+        return jax.tree.map(partial(put, places[i]), batch, one)
 
-    return jax.lax.fori_loop(0, jnp.sum(places < bucket.slots, dtype=jnp.int32), put, batch)
+    return jax.lax.fori_loop(0, jnp.sum(places < bucket.slots, dtype=jnp.int32), place, batch)
 
 
 def _put(batch: Any, places: Array, some: Any) -> Any:
     return jax.tree.map(lambda a, new: a.at[places].set(new, mode="drop"), batch, some)
 
 
-def _put_one(batch: Any, place: Array, one: Any) -> Any:
-    put = partial(jax.lax.dynamic_update_index_in_dim, index=place, axis=0)
-    return jax.tree.map(put, batch, one)
-
-
 @partial(jax.jit, donate_argnums=0)
 def restore(batch: Slot, slot: Array, state: Any) -> Slot:
     """The run in a slot goes on from another state of its own."""
-    return batch._replace(state=_put_one(batch.state, slot, state))
+    return batch._replace(state=jax.tree.map(partial(put, slot), batch.state, state))
 
 
 def _resume(batch: Slot, words: Array, *, bucket: Bucket, rows: Rows) -> Slot:
@@ -314,42 +311,15 @@ class Report(NamedTuple):
 def _advance(
     batch: Slot, limits: Array, *, bucket: Bucket, rows: Rows, report: Layout
 ) -> tuple[Slot, Array]:
-    """All slots by at most `limits[0]` trips in all, a group of lanes at a time: each group until
-    `limits[1]` of its runs have ended, or all."""
-    groups = bucket.slots // bucket.lanes
+    """The slots after at most `limits[0]` trips, or fewer once `limits[1]` lanes are idle."""
 
-    def one(state: Any, fixed: tuple[Any, How]) -> Any:
+    def step(state: Any, fixed: tuple[Any, How]) -> Any:
         data, how = fixed
         return training.advance(how.protocol, state, data, how.pause)
 
-    def running(states: Any) -> Array:
-        return jnp.sum(states.status == Status.RUNNING, dtype=jnp.int32)
-
-    def group(left: Array, some: Any) -> tuple[Array, Any]:
-        states, fixed = some
-        enough = jnp.maximum(running(states) - limits[1], 0)
-
-        def going(carry: tuple[Array, Any]) -> Array:
-            return (carry[0] > 0) & (running(carry[1]) > enough)
-
-        def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            return carry[0] - 1, step(carry[1], fixed)
-
-        return jax.lax.while_loop(going, trip, (left, states))
-
     how = jax.vmap(lambda words: rows.unpack(words)[1])(batch.words)
-    everything, step = (batch.state, (batch.data, how)), one
-    # A lane alone has no axis: with one, XLA transposes its weights in every step.
-    if bucket.lanes > 1:
-        step = jax.vmap(one)
-        by_lane = groups, bucket.lanes
-        everything = jax.tree.map(lambda a: a.reshape(*by_lane, *a.shape[1:]), everything)
-    if groups > 1:
-        left, states = jax.lax.scan(group, limits[0], everything)
-    else:
-        left, states = group(limits[0], jax.tree.map(lambda a: a[0], everything))
-    states = jax.tree.map(lambda a, b: a.reshape(b.shape), states, batch.state)
-    told = Report(states.status, states.steps, states.log_loss, limits[0] - left)
+    states, trips = make_trips(step, batch.state, (batch.data, how), bucket.lanes, limits)
+    told = Report(states.status, states.steps, states.log_loss, trips)
     return batch._replace(state=states), report.pack(told)
 
 

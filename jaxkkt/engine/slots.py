@@ -150,9 +150,9 @@ class Slots:
         assert one is not None
         return one
 
-    def advance(self, chunk: int, enough: int) -> Report:
-        """All slots by so many trips, a group until `enough` of its runs have ended."""
-        limits = sent_once(np.array([chunk, enough], np.int32), device())
+    def advance(self, chunk: int, idle: int) -> Report:
+        """All slots by so many trips, or until so many lanes are idle."""
+        limits = sent_once(np.array([chunk, idle], np.int32), device())
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 
