@@ -52,8 +52,8 @@ def train_alone(bucket: Bucket, programs: Programs, count: int) -> float:
 
     Drawing and placing come before the clock starts; nothing is measured.
     """
-    groups = [bucket.runs[i : i + bucket.slots] for i in range(0, len(bucket.runs), bucket.slots)]
-    waiting = deque([placed(bucket, programs, group) for group in groups])
+    some = [bucket.runs[i : i + bucket.slots] for i in range(0, len(bucket.runs), bucket.slots)]
+    waiting = deque([placed(bucket, programs, runs) for runs in some])
     limits = jax.device_put(np.array([EVER, bucket.lanes], np.int32))
 
     def stream() -> None:

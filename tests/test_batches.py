@@ -79,7 +79,7 @@ class TestDraws:
         for shape in SHAPES:
             drawing = drawing_of(run, shape)
             assert None not in drawing.specs
-            sizes = Sizes(np.int32(1), np.uint32(seed), *np.int32([7, 9, 21]))
+            sizes = Sizes(*np.int32([1, 0]), np.uint32(seed), *np.int32([7, 9, 21]))
             row = np.concatenate(
                 [SIZES.packed(sizes), drawing.packed(run.initialization, run.data)]
             )

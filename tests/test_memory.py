@@ -47,7 +47,7 @@ def test_fewer_lanes_are_taken_and_recorded(eight_lanes, tmp_path, caplog):
     table = sweep(RUNS, store=tmp_path)
     assert list(dict.fromkeys(tried)) == [8, 4, 2]
     assert (table.status == jk.Status.CONVERGED).all()
-    assert "out of memory with 8 lanes" in caplog.text
+    assert "out of memory with 8 networks" in caplog.text
     assert "going on with 2" in caplog.text
     assert {row["computed_as"].rsplit(" ", 2)[1] for row in rows_in(tmp_path).values()} == {"2"}
     xr.testing.assert_allclose(table, whole, rtol=1e-3)

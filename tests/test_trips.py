@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
+from jaxkkt.engine import lanes as loop
 from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
@@ -19,40 +20,51 @@ from jaxkkt.engine.trips import make_trips
 
 EVER = 10**6
 LENGTHS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8)
-NONE = (0,) * len(LENGTHS)
+RUNNING, CONVERGED, PAUSED, RAISED = map(
+    int, (jk.Status.RUNNING, jk.Status.CONVERGED, jk.Status.PAUSED, jk.Status.RAISED)
+)
 
 
 class Counting(NamedTuple):
-    """A state that counts its steps, and sums what is fixed with it."""
+    """A state that counts its steps, sums what is fixed with it, and draws."""
 
     status: Any
     steps: Any
     total: Any
+    key: Any
 
 
 def step(state, fixed):
-    length, number = fixed
-    running = state.status == int(jk.Status.RUNNING)
-    one = running.astype(jnp.int32)
-    steps = state.steps + one
-    status = jnp.where(running & (steps >= length), int(jk.Status.CONVERGED), state.status)
-    return Counting(status.astype(jnp.int32), steps, state.total + one * number)
+    (length, pause), number = fixed
+    steps = state.steps + 1
+    status = jnp.where(steps >= length, CONVERGED, jnp.where(steps == pause, PAUSED, RUNNING))
+    key = jax.random.fold_in(state.key, number)
+    stepped = Counting(status.astype(jnp.int32), steps, state.total + number, key)
+    return jax.tree.map(partial(jnp.where, state.status == RUNNING), stepped, state)
 
 
-def fixed(lengths=LENGTHS):
-    return jnp.array(lengths), jnp.arange(1, len(lengths) + 1)
+def fixed(lengths=LENGTHS, pauses=0):
+    count = len(lengths)
+    return (jnp.array(lengths), jnp.broadcast_to(pauses, count)), jnp.arange(1, count + 1)
 
 
-def states(steps=NONE, lengths=LENGTHS):
-    steps = jnp.array(steps)
-    ended = steps >= jnp.array(lengths)
-    status = jnp.where(ended, int(jk.Status.CONVERGED), int(jk.Status.RUNNING)).astype(jnp.int32)
-    return Counting(status, steps, steps * fixed(lengths)[1])
+def states(status=RUNNING, count=12):
+    zeros = jnp.zeros(count, jnp.int32)
+    status = jnp.broadcast_to(jnp.array(status, jnp.int32), count)
+    return Counting(status, zeros, zeros, jax.random.split(jax.random.key(0), count))
 
 
 @partial(jax.jit, static_argnums=2)
-def made(states, fixed, lanes, trips, idle):
-    return make_trips(step, states, fixed, lanes, jnp.array([trips, idle], jnp.int32))
+def made(states, fixed, lanes, trips, ended, numbers=None):
+    numbers = jnp.arange(len(states.status)) if numbers is None else numbers
+    limits = jnp.array([trips, ended], jnp.int32)
+    return make_trips(step, states, fixed, numbers, lanes, limits)
+
+
+def numbers_in(state):
+    return [
+        np.asarray(leaf).tolist() for leaf in state._replace(key=jax.random.key_data(state.key))
+    ]
 
 
 def as_listed(lengths, lanes):
@@ -68,44 +80,65 @@ def as_listed(lengths, lanes):
 @pytest.mark.parametrize("lanes", [1, 2, 3, 5, 11, 12])
 def test_every_run_makes_its_own_steps(lanes):
     ended, trips = made(states(), fixed(), lanes, EVER, lanes)
-    assert ended.status.tolist() == [jk.Status.CONVERGED] * len(LENGTHS)
     assert ended.steps.tolist() == list(LENGTHS)
     assert ended.total.tolist() == [n * length for n, length in enumerate(LENGTHS, 1)]
     assert trips == as_listed(LENGTHS, lanes)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 5, 12])
-def test_a_few_trips_at_a_time(lanes):
-    some, trips = states(), 0
-    while (some.status == jk.Status.RUNNING).any():
-        some, n = made(some, fixed(), lanes, 2, lanes)
-        assert 1 <= n <= 2
-        trips += int(n)
-    assert some.steps.tolist() == list(LENGTHS)
-    assert some.total.tolist() == made(states(), fixed(), lanes, EVER, lanes)[0].total.tolist()
+@pytest.mark.parametrize("lanes", [1, 2, 3, 7, 12])
+def test_any_state_is_that_of_a_run_alone(lanes):
+    """Ended, paused and raised ones among them, and a few trips at a time."""
+    rng = np.random.default_rng(lanes)
+    for _ in range(8):
+        some = states(rng.choice([RUNNING, RUNNING, RUNNING, CONVERGED, PAUSED, RAISED], 12))
+        with_them = fixed(rng.integers(1, 12, 12), rng.integers(0, 12, 12))
+        alone = some
+        for _ in range(12):
+            alone = jax.vmap(step)(alone, with_them)
+        while (some.status == RUNNING).any():
+            chunk, order = int(rng.integers(1, 9)), jnp.array(rng.permutation(12))
+            some, trips = made(some, with_them, lanes, chunk, max(1, lanes // 2), order)
+            assert 1 <= trips <= chunk
+        assert numbers_in(some) == numbers_in(alone)
 
 
 def test_no_trip_is_left_and_no_run():
     for lanes in (1, 3, 12):
         some, trips = made(states(), fixed(), lanes, 0, lanes)
         assert (trips, some.steps.sum()) == (0, 0)
-        some, trips = made(states(LENGTHS), fixed(), lanes, EVER, lanes)
-        assert trips == 0
-        assert some.steps.tolist() == list(LENGTHS)
+        some, trips = made(states(CONVERGED), fixed(), lanes, EVER, lanes)
+        assert (trips, some.steps.sum()) == (0, 0)
 
 
-def test_ends_once_so_many_lanes_are_idle():
+def test_ends_once_so_many_of_those_in_lanes_have_ended():
     lengths = (1, 2, 3, 4, 10, 10, 10, 10)
     for lanes, trips in ((8, 4), (4, 12), (3, 13)):  # by hand
-        some, n = made(states((0,) * 8, lengths), fixed(lengths), lanes, EVER, lanes // 2)
+        some, n = made(states(count=8), fixed(lengths), lanes, EVER, lanes // 2)
         assert n == trips
-        assert (some.status == jk.Status.RUNNING).sum() == lanes - lanes // 2
+        assert (some.status == RUNNING).sum() == lanes - lanes // 2
+    # Of fewer than lanes as many more: else none would be stepped, for ever.
+    half = states([RUNNING, RAISED] * 4, 8)
+    for lanes in (8, 6):
+        found = [int(made(half, fixed(lengths), lanes, EVER, n)[1]) for n in (1, 2, 4)]
+        assert found == [1, 3, 10]
 
 
-def test_those_of_the_most_steps_go_first():
-    """Else runs that are put into the first slots would leave one further on for the last."""
-    some, _ = made(states((0, 0, 5, 0), (9,) * 4), fixed((9,) * 4), 2, 3, 2)
-    assert some.steps.tolist() == [3, 0, 8, 0]
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_the_smallest_number_comes_first(lanes):
+    some, _ = made(states(count=4), fixed((2,) * 4), lanes, 4 // lanes, 1, jnp.array([3, 1, 0, 2]))
+    assert some.steps.tolist() == [0, 2, 2, 0]
+
+
+@pytest.mark.parametrize(("lanes", "slots"), [(1, 4), (2, 8), (4, 4)])
+def test_no_run_waits_for_those_that_came_after_it(monkeypatch, lanes, slots):
+    """Chunks end where runs do not: others fill the slots of those that ended in between."""
+    monkeypatch.setattr(loop, "CHUNK_SECONDS", 0)
+    runs = jk.grid(d=8, samples=6, width=20, seed=range(40), max_steps=30, measure=())
+    (bucket,) = jk.plan_sweep(runs).buckets
+    bucket = replace(bucket, lanes=lanes, slots=slots)
+    found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally())
+    seeds = [row.run.seed for row in found]
+    assert max(abs(place - seed) for place, seed in enumerate(seeds)) < slots
 
 
 def test_lanes_of_a_sweep_are_rarely_idle():

@@ -69,16 +69,19 @@ def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:
 
 
 class Sizes(NamedTuple):
-    """The first words of a run's row: its slot in the batch, its seed, its own sizes."""
+    """The first words of a run's row: its slot in the batch, its number in the order in which runs
+    came to their slots, its seed, its own sizes."""
 
     slot: Any
+    number: Any
     seed: Any
     samples: Any
     d: Any
     width: Any
 
 
-SIZES = Layout.of(Sizes(np.int32(0), np.uint32(0), np.int32(0), np.int32(0), np.int32(0)))
+_WHOLE = np.int32(0)
+SIZES = Layout.of(Sizes(_WHOLE, _WHOLE, np.uint32(0), _WHOLE, _WHOLE, _WHOLE))
 
 
 class Drawing(NamedTuple):

@@ -1,4 +1,4 @@
-"""Running a bucket: lanes of a compiled batch take runs from a queue until it is empty."""
+"""Running a bucket: slots of a compiled batch take runs from a queue until it is empty."""
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -75,16 +75,16 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         if not occupied:
             break
         started = perf_counter()
-        # Others are taken in once half of the lanes are idle; where none waits, all may be.
-        told = slots.advance(chunk, idle=half if queue or bucket.resumes else bucket.lanes)
+        # Others are taken in once half of those in lanes have ended; where none waits, all do.
+        told = slots.advance(chunk, ended=half if queue or bucket.resumes else bucket.lanes)
         seconds, trips = perf_counter() - started, int(told.trips)
         if trips == chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
 
         tally.run_seconds += seconds
         tally.lane_steps += trips * bucket.lanes
-        tally.lanes, tally.busy_lanes = bucket.slots, len(occupied)
-        tally.steps_per_second = trips * min(len(occupied), bucket.lanes) / seconds
+        tally.lanes, tally.busy_lanes = bucket.lanes, min(len(occupied), bucket.lanes)
+        tally.steps_per_second = trips * tally.busy_lanes / seconds
         tally.log_losses = tuple(told.log_loss[occupied].tolist())
         status = told.status.tolist()
         running = [i for i in occupied if status[i] == RUNNING]

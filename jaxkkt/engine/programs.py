@@ -31,6 +31,8 @@ from jaxkkt.specs.data import Data, fold
 from jaxkkt.specs.same import by_identity, forget_results
 from jaxkkt.training import Pause, Status
 
+_SIZES = SIZES.words
+
 
 class Slot(NamedTuple):
     """What a slot of a batch holds: a run's state and its data as steps read them, what it started
@@ -72,17 +74,17 @@ class Rows(NamedTuple):
 
     @property
     def words(self) -> int:
-        return SIZES.words + self.room + self.how.words
+        return _SIZES + self.room + self.how.words
 
     def drawing(self, run: Run) -> Drawing:
         return self.drawings[_drawn_alike(run)]
 
-    def tell(self, row: np.ndarray, run: Run, slot: int, moment: int = 0) -> None:
-        """Writes a row of zeros: a run in a slot, at a moment of its curve."""
+    def tell(self, row: np.ndarray, run: Run, slot: int, number: int = 0, moment: int = 0) -> None:
+        """Writes a row of zeros: a run in a slot, its number, at a moment of its curve."""
         drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
         how = _how_words(run.protocol, run.curve, moment, self.resumes)
-        row[: SIZES.words] = slot, _signed(run.seed), run.samples, run.d, run.width
-        row[SIZES.words : SIZES.words + len(drawn)] = drawn
+        row[:_SIZES] = slot, number, _signed(run.seed), run.samples, run.d, run.width
+        row[_SIZES : _SIZES + len(drawn)] = drawn
         row[len(row) - len(how) :] = how
 
     def of_none(self, bucket: Bucket) -> np.ndarray:
@@ -93,7 +95,7 @@ class Rows(NamedTuple):
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
         """Traced: its sizes, and how it trains."""
-        return SIZES.unpack(words), self.how.unpack(words[SIZES.words + self.room :])
+        return SIZES.unpack(words), self.how.unpack(words[_SIZES + self.room :])
 
 
 def _signed(seed: int) -> int:
@@ -311,14 +313,16 @@ class Report(NamedTuple):
 def _advance(
     batch: Slot, limits: Array, *, bucket: Bucket, rows: Rows, report: Layout
 ) -> tuple[Slot, Array]:
-    """The slots after at most `limits[0]` trips, or fewer once `limits[1]` lanes are idle."""
+    """The slots after at most `limits[0]` trips; fewer where no run waits and `limits[1]` of those
+    in lanes have ended."""
 
     def step(state: Any, fixed: tuple[Any, How]) -> Any:
         data, how = fixed
         return training.advance(how.protocol, state, data, how.pause)
 
-    how = jax.vmap(lambda words: rows.unpack(words)[1])(batch.words)
-    states, trips = make_trips(step, batch.state, (batch.data, how), bucket.lanes, limits)
+    sizes, how = jax.vmap(rows.unpack)(batch.words)
+    fixed = batch.data, how
+    states, trips = make_trips(step, batch.state, fixed, sizes.number, bucket.lanes, limits)
     told = Report(states.status, states.steps, states.log_loss, trips)
     return batch._replace(state=states), report.pack(told)
 

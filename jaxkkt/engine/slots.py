@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -37,10 +38,12 @@ RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED
 
 @dataclass
 class _Occupant:
-    """A run in its slot, those that go on from its end, and what was measured on its way.
-    `steps_before` were trained before it was put there, up to its checkpoint or another's end."""
+    """A run in its slot, those that go on from its end, and what was measured on its way. It came
+    there as the `number`th. `steps_before` were trained before, up to its checkpoint or another's
+    end."""
 
     trajectory: Trajectory
+    number: int
     began: float
     steps_before: int = 0
     moments: list[dict[str, Any]] = field(default_factory=list)
@@ -78,6 +81,7 @@ class Slots:
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
         self._computed_with = bucket.computed_with
         self._slots: list[_Occupant | None] = [None] * bucket.slots
+        self._numbers = count()
         self._arrays: Slot | None = None
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
         # few rows not all are errors then, unless all runs are.
@@ -108,7 +112,7 @@ class Slots:
         """Whether these could be drawn. One that could not is among the `undrawn`; several stay in
         their slots, to be tried one by one."""
         for i, one in mine.items():
-            self._slots[i] = _Occupant(one, perf_counter())
+            self._slots[i] = _Occupant(one, next(self._numbers), perf_counter())
         try:
             self._place({i: one[0] for i, one in mine.items()})
         except Exception as error:
@@ -136,7 +140,7 @@ class Slots:
         found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
         told = self._programs.rows.of_none(self.bucket)
         for row, (i, run) in zip(told, mine.items(), strict=False):
-            rows.tell(row, run, i, len(self._at(i).moments))
+            rows.tell(row, run, i, self._at(i).number, len(self._at(i).moments))
         runs = list(mine.values())
         words = jax.device_put(told)
         drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
@@ -150,9 +154,9 @@ class Slots:
         assert one is not None
         return one
 
-    def advance(self, chunk: int, idle: int) -> Report:
-        """All slots by so many trips, or until so many lanes are idle."""
-        limits = sent_once(np.array([chunk, idle], np.int32), device())
+    def advance(self, chunk: int, ended: int) -> Report:
+        """All slots by so many trips, or until no run waits and so many in lanes have ended."""
+        limits = sent_once(np.array([chunk, ended], np.int32), device())
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 
@@ -221,7 +225,7 @@ class Slots:
         told = self._programs.rows.of_none(self.bucket)
         for row, i in zip(told, slots, strict=False):
             one = self._at(i)
-            self._programs.rows.tell(row, one.run, i, len(one.moments))
+            self._programs.rows.tell(row, one.run, i, one.number, len(one.moments))
         self._arrays = self._programs.resume(self._arrays, told)
 
     def _undrawn(self, left: Trajectory) -> list[Row]:

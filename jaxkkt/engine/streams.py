@@ -80,10 +80,10 @@ def run_streams(
                     yield from chain.from_iterable(all_raised(one, error) for one in error.left)
                     continue
                 queue.extendleft(error.left)
-                # Of slots that take turns there is first one group: its bits are the same.
-                grouped = bucket.slots > bucket.lanes
-                lanes = bucket.lanes if grouped else max(LEAST_LANES, bucket.lanes // 2)
-                told = "out of memory with %d lanes (%s): going on with %d"
+                # First without slots that wait for a lane: the lanes stay, and so the bits.
+                some_wait = bucket.slots > bucket.lanes
+                lanes = bucket.lanes if some_wait else max(LEAST_LANES, bucket.lanes // 2)
+                told = "out of memory with %d networks (%s): going on with %d"
                 log.warning(told, bucket.slots, bucket.computed_as, lanes)
                 bucket = bucket.with_lanes(lanes)
                 programs = compile_bucket(bucket)

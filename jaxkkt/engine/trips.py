@@ -6,60 +6,65 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from jaxkkt.engine.batches import at, put
 from jaxkkt.training import Status
 
-
-class _Lanes(NamedTuple):
-    """The runs that are stepped: how many trips are left to them, which run of the queue is next,
-    the slots that they came from, their states, what stays with each, and the states of all."""
-
-    left: Int[Array, ""]
-    next: Int[Array, ""]
-    places: Int[Array, " lanes"]
-    states: Any
-    fixed: Any
-    everything: Any
+Step = Callable[[Any, Any], Any]
 
 
 def make_trips(
-    step: Callable[[Any, Any], Any], states: Any, fixed: Any, lanes: int, limits: Int[Array, " 2"]
+    step: Step,
+    states: Any,
+    fixed: Any,
+    numbers: Int[Array, " slots"],
+    lanes: int,
+    limits: Int[Array, " 2"],
 ) -> tuple[Any, Int[Array, ""]]:
     """Traced: the states after at most `limits[0]` trips, and how many were made.
 
-    A trip takes `step(state, fixed)` of a run in every lane. `states` and `fixed` are stacked, one
-    a slot. Where a run ends, the next that waits takes its lane, those of the most steps first.
-    Ends once none waits and `limits[1]` lanes are idle, or all; with one lane, once all have ended.
+    A trip takes `step(state, fixed)` of the run in every lane. `states` and `fixed` are stacked,
+    one a slot. Where a run ends, the one of the smallest number that waits takes its lane. Once
+    none waits the trips end when `limits[1]`, at least 1, of those in lanes have ended; with one
+    lane, when all have.
     """
-    slots = len(states.status)
+    at_most = _few(states, lanes, limits[1])
+    if len(numbers) == 1:
+        alone = jax.tree.map(lambda a: a[0], (states, fixed))
+        left, state = _stepped_until(step)(limits[0], *alone, 0)
+        return jax.tree.map(lambda a: a[None], state), limits[0] - left
+    if len(numbers) == lanes:
+        left, states = _stepped_until(jax.vmap(step))(limits[0], states, fixed, at_most)
+        return states, limits[0] - left
+    waiting = jnp.where(_running(states), numbers, jnp.iinfo(jnp.int32).max)
+    queue = jnp.argsort(waiting).astype(jnp.int32)
     if lanes == 1:
-        left, states = _one_by_one(step, states, fixed, limits[0])
+        left, states = _one_by_one(step, states, fixed, queue, limits[0])
     else:
-        together = _until(jax.vmap(step))
-        few = jnp.maximum(jnp.minimum(_count(states), lanes) - limits[1], 0)
-        if lanes == slots:
-            left, states = together(limits[0], states, fixed, few)
-        else:
-            left, states = _in_turn(together, states, fixed, lanes, limits[0], few)
+        left, states = _in_lanes(step, states, fixed, queue, lanes, limits[0], at_most)
     return states, limits[0] - left
 
 
-def _running(states: Any) -> Bool[Array, "*n"]:
-    return states.status == Status.RUNNING
+def _running(states: Any) -> Array:
+    return states.status == int(Status.RUNNING)
 
 
 def _count(states: Any) -> Int[Array, ""]:
     return jnp.sum(_running(states), dtype=jnp.int32)
 
 
-def _until(step: Callable[[Any, Any], Any]) -> Callable[..., tuple[Array, Any]]:
-    """Steps states until no more than `few` of them run, or no trips are left."""
+def _few(states: Any, lanes: int, ended: Array) -> Array:
+    """How many still run once so many of those in lanes have ended."""
+    return jnp.maximum(jnp.minimum(_count(states), lanes) - ended, 0)
 
-    def trips(left: Array, states: Any, fixed: Any, few: Array | int) -> tuple[Array, Any]:
+
+def _stepped_until(step: Step) -> Callable[..., tuple[Array, Any]]:
+    """Steps states until `at_most` so many of them run, or no trips are left."""
+
+    def trips(left: Array, states: Any, fixed: Any, at_most: Array | int) -> tuple[Array, Any]:
         def going(carry: tuple[Array, Any]) -> Array:
-            return (carry[0] > 0) & (_count(carry[1]) > few)
+            return (carry[0] > 0) & (_count(carry[1]) > at_most)
 
         def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
             return carry[0] - 1, step(carry[1], fixed)
@@ -70,62 +75,65 @@ def _until(step: Callable[[Any, Any], Any]) -> Callable[..., tuple[Array, Any]]:
 
 
 def _one_by_one(
-    step: Callable[[Any, Any], Any], states: Any, fixed: Any, left: Array
+    step: Step, states: Any, fixed: Any, queue: Array, left: Array
 ) -> tuple[Array, Any]:
-    """A slot after another. A lane alone has no axis: with one, XLA transposes its weights in every
-    step."""
-    trips = _until(step)
+    """A lane alone has no axis: with one, XLA transposes its weights in every step."""
+    trips = _stepped_until(step)
 
-    def one(left: Array, some: tuple[Any, Any]) -> tuple[Array, Any]:
-        return trips(left, *some, 0)
+    def one(carry: tuple[Array, Any], place: Array) -> tuple[tuple[Array, Any], None]:
+        left, slots = carry
+        left, ended = trips(left, *jax.tree.map(partial(at, place), (states, fixed)), 0)
+        return (left, jax.tree.map(partial(put, place), slots, ended)), None
 
-    if len(states.status) > 1:
-        return jax.lax.scan(one, left, (states, fixed))
-    left, alone = one(left, jax.tree.map(lambda a: a[0], (states, fixed)))
-    return left, jax.tree.map(lambda a: a[None], alone)
+    return jax.lax.scan(one, (left, states), queue)[0]
 
 
-def _in_turn(
-    together: Callable[..., tuple[Array, Any]],
-    states: Any,
-    fixed: Any,
-    lanes: int,
-    left: Array,
-    few: Array,
+class _Turns(NamedTuple):
+    """How runs take turns: the trips that are left, the next place in the queue, the slots that the
+    runs in lanes came from, their states and what is fixed, and the states of all slots."""
+
+    left: Int[Array, ""]
+    next: Int[Array, ""]
+    places: Int[Array, " lanes"]
+    states: Any
+    fixed: Any
+    slots: Any
+
+
+def _in_lanes(
+    step: Step, states: Any, fixed: Any, queue: Array, lanes: int, left: Array, at_most: Array
 ) -> tuple[Array, Any]:
-    """More runs than lanes: the states and what is fixed are copied into a lane and out of it."""
-    order = jnp.where(_running(states), -states.steps, 1)
-    queue, waiting = jnp.argsort(order).astype(jnp.int32), _count(states)
+    """Runs are copied into a lane and back to their slot."""
+    trips, waiting = _stepped_until(jax.vmap(step)), _count(states)
 
-    def swap(_: Array, some: _Lanes) -> _Lanes:
-        """The first idle lane's run back to its slot, and the next into the lane."""
-        lane = jnp.argmin(_running(some.states)).astype(jnp.int32)
-        place = at(some.next, queue)
-        back = jax.tree.map(partial(at, lane), some.states)
+    def swap(_: Array, turns: _Turns) -> _Turns:
+        """The run of the first idle lane back to its slot, and the next into the lane."""
+        lane = jnp.argmin(_running(turns.states)).astype(jnp.int32)
+        ended = jax.tree.map(partial(at, lane), turns.states)
+        slots = jax.tree.map(partial(put, at(lane, turns.places)), turns.slots, ended)
+        place = at(turns.next, queue)
+        # Read from what is never written: of `slots` XLA would make a copy in every swap.
         taken = place, *jax.tree.map(partial(at, place), (states, fixed))
-        mine = some.places, some.states, some.fixed
-        places, stepped, with_them = jax.tree.map(partial(put, lane), mine, taken)
-        everything = jax.tree.map(partial(put, some.places[lane]), some.everything, back)
-        return _Lanes(some.left, some.next + 1, places, stepped, with_them, everything)
+        in_lanes = turns.places, turns.states, turns.fixed
+        places, theirs, with_them = jax.tree.map(partial(put, lane), in_lanes, taken)
+        return _Turns(turns.left, turns.next + 1, places, theirs, with_them, slots)
 
-    def until_one_ends(some: _Lanes) -> _Lanes:
-        enough = jnp.where(some.next < waiting, _count(some.states) - 1, few)
-        left, ended = together(some.left, some.states, some.fixed, enough)
-        some = some._replace(left=left, states=ended)
-        idle = lanes - _count(ended)
-        return jax.lax.fori_loop(0, jnp.clip(waiting - some.next, 0, idle), swap, some)
+    def until_one_ends(turns: _Turns) -> _Turns:
+        enough = jnp.where(turns.next < waiting, lanes - 1, at_most)
+        left, stepped = trips(turns.left, turns.states, turns.fixed, enough)
+        free = jnp.clip(waiting - turns.next, 0, lanes - _count(stepped))
+        return jax.lax.fori_loop(0, free, swap, turns._replace(left=left, states=stepped))
 
-    def going(some: _Lanes) -> Array:
-        enough = jnp.where(some.next < waiting, 0, few)
-        return (some.left > 0) & (_count(some.states) > enough)
+    def going(turns: _Turns) -> Array:
+        return (turns.left > 0) & (_count(turns.states) > at_most)
 
     first = queue[:lanes]
-    mine, with_them = jax.tree.map(lambda a: a[first], (states, fixed))
-    some = _Lanes(left, jnp.int32(lanes), first, mine, with_them, states)
-    some = jax.lax.while_loop(going, until_one_ends, some)
+    theirs, with_them = jax.tree.map(lambda a: a[first], (states, fixed))
+    turns = _Turns(left, jnp.int32(lanes), first, theirs, with_them, states)
+    turns = jax.lax.while_loop(going, until_one_ends, turns)
 
-    def back(lane: Array, everything: Any) -> Any:
-        one = jax.tree.map(partial(at, lane), some.states)
-        return jax.tree.map(partial(put, at(lane, some.places)), everything, one)
+    def back(lane: Array, slots: Any) -> Any:
+        one = jax.tree.map(partial(at, lane), turns.states)
+        return jax.tree.map(partial(put, at(lane, turns.places)), slots, one)
 
-    return some.left, jax.lax.fori_loop(0, lanes, back, some.everything)
+    return turns.left, jax.lax.fori_loop(0, lanes, back, turns.slots)

@@ -357,8 +357,8 @@ PROTECTIONS = (
         25,
         "at least two lanes on an accelerator",
         "engine/buckets.py",
-        "    return min(range(2, max(2, min(most, runs)) + 1), key=cost)\n",
-        "    return min(range(1, max(1, min(most, runs)) + 1), key=cost)\n",
+        "    return min(range(2, max(2, min(most, trajectories)) + 1), key=cost)\n",
+        "    return min(range(1, max(1, min(most, trajectories)) + 1), key=cost)\n",
         "test_engine.py::TestPlan",
     ),
     Protection(
