@@ -5,6 +5,7 @@
 - sweeps of one shape, in turns with the same training alone: all streams, compilation apart, and
   what drawing, placing, stepping, taking out and measuring take of one thread;
 - many runs into a store: seconds, the last thousand over the first, memory, opening it again;
+- runs of unlike lengths, which take turns in the lanes: the share of lane-steps that advance a run;
 - an accelerator's plan of 64 lanes, run here: dispatches and transfers a run;
 - a random search: buckets, programs, padding, the time of the plan, and of plans that merge less.
 """
@@ -229,6 +230,34 @@ def _memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def uneven(count: int) -> dict[str, Any]:
+    """Small runs that take from 200 to 600 steps, in an order that tells nothing of it."""
+    deltas = np.geomspace(0.01, 0.08, 8)
+    runs = [
+        run.replace(protocol=jk.flow_protocol(delta=float(deltas[run.seed % len(deltas)])))
+        for run in runs_of(*SHAPES[1][:3], count)
+    ]
+    (bucket,) = jk.plan_sweep(runs).buckets
+    jk.sweep(runs, progress=False)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        table = jk.sweep(runs, progress=False)
+        seconds.append(time.perf_counter() - started)
+    tally = Tally()
+    list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally))
+    steps = table.steps.values[table.steps.values > 0]
+    return {
+        "runs": count,
+        "lanes": bucket.lanes,
+        "slots": bucket.slots,
+        "fewest steps": int(steps.min()),
+        "most steps": int(steps.max()),
+        "ms a run": 1e3 * median(seconds) / count,
+        "useful lane-steps": tally.useful_share(),
+    }
+
+
 def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
     """Dispatches and transfers a run of an accelerator's plan, counted on this device."""
     runs = runs_of(*SHAPES[0][:3], count)
@@ -339,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(timing.markdown(visible), flush=True)
     for name, part in (
         ("store", lambda: [large(options.runs)]),
+        ("uneven", lambda: [uneven(min(options.runs, 800))]),
         ("accelerator", lambda: [accelerator(min(options.runs, 2000))]),
         ("search", lambda: random_search(min(options.runs, 1000))),
     ):
