@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import sleep
 
 import optax
@@ -16,6 +18,7 @@ from cases import rows_in, sweep
 import jaxkkt as jk
 from jaxkkt.engine import checkpoints, lanes, slots, tally
 from jaxkkt.engine.checkpoints import Checkpoints
+from jaxkkt.engine.programs import compile_bucket
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
 KINDS = {
@@ -79,6 +82,18 @@ def loaded(monkeypatch):
 
     monkeypatch.setattr(Checkpoints, "load", noted)
     return found
+
+
+def test_those_that_wait_for_a_lane_are_not_saved(tmp_path):
+    (bucket,) = jk.plan_sweep(jk.grid(**{**SIZES, "seed": range(6)})).buckets
+    bucket = replace(bucket, lanes=2, slots=6)
+    stream = slots.Slots(bucket, compile_bucket(bucket), tmp_path, ())
+    stream.take_in(deque(bucket.trajectories))
+    stream.save(0)
+    assert not list(tmp_path.iterdir())
+    stream.advance(3, ended=2)
+    stream.save(0)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

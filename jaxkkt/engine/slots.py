@@ -256,10 +256,16 @@ class Slots:
             self.save(SECONDS_BETWEEN_CHECKPOINTS)
 
     def save(self, seconds: float) -> None:
-        """Saves the runs that have trained for so long."""
-        now = perf_counter()
-        old = [(i, one) for i, one in enumerate(self._slots) if one and now - one.began > seconds]
-        if not old or self._saved is None or self._arrays is None:
+        """Saves the runs that began so long ago, but those that only waited."""
+        if self._saved is None or self._arrays is None:
+            return
+        now, steps = perf_counter(), np.asarray(self._arrays.state.steps).tolist()
+        old = [
+            (i, one)
+            for i, one in enumerate(self._slots)
+            if one and now - one.began > seconds and steps[i] > one.steps_before
+        ]
+        if not old:
             return
         leaves = [numbers_in(leaf) for leaf in jax.tree.leaves(self._arrays.state)]
         for i, one in old:
