@@ -53,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--alpha", type=float, nargs="+", default=ALPHAS)
     parser.add_argument("--width", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument(
+        "--init-scale", type=float, default=1.0, help="of the initial weights (default: PyTorch's)"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/protocols"))
     parser.add_argument("--name", default="protocols", help="of the JSON in benchmarks/results")
     parser.add_argument("--no-control", action="store_true", help="leave out the controls")
@@ -116,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "width": options.width,
         "seed": range(options.seeds),
         "loss": ("exponential", "logistic"),
+        "init_scale": (options.init_scale,),
     }
     results = {}
     contenders = CONTENDERS if options.no_control else CONTENDERS | CONTROLS

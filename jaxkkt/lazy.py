@@ -59,8 +59,8 @@ def lazy_flow(
 
     ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
     is a gradient, so it comes to the edge of any ball, and is a descent's path there: descent
-    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; with one
-    too long for a small ball the first step leaves it (LEFT_AT_ONCE).
+    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; the fewer
+    steps lead to the edge of a small ball, the shorter they should be.
     """
     return Protocol(
         Flow(delta=delta),
