@@ -99,7 +99,7 @@ def lazy_sgd(
 
 def _steps_guess(delta: Number) -> int:
     """For planning: what MNIST's networks take up to C0 = 10 to 40, by a step of the flow."""
-    return 150 if isinstance(delta, jax.Array) else max(1, int(min(3 / delta, 20_000)))
+    return 110 if isinstance(delta, jax.Array) else int(min(2 / delta + 10, 20_000))
 
 
 def _trained(biases: bool) -> tuple[str, ...]:
