@@ -11,7 +11,7 @@ import pytest
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import draws, measuring, slots
+from jaxkkt.engine import buckets, draws, measuring, slots
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
 from jaxkkt.engine.lanes import run_bucket
@@ -112,6 +112,32 @@ class TestDraws:
             assert points is None
             table = sweep([run])
             assert table.status.item() == jk.Status.CONVERGED
+
+    @pytest.mark.parametrize("own", [False, True])
+    def test_runs_beside_one_of_the_buckets_own_size_are_drawn_at_theirs(self, own, monkeypatch):
+        """Draws of one size, in a sweep so large that its shapes are not rounded: the device draws
+        the runs of that size, the host the others."""
+        monkeypatch.setattr(buckets, "SECONDS_PER_PROGRAM", 0.0)
+
+        def blobs(key, samples, dim):
+            y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+            return y[:, None] + jax.random.normal(key, (samples, dim)) / 4, y
+
+        def points(data):
+            return {"points": jnp.abs(data.x).sum(), "entries": jnp.sum(data.x != 0)}
+
+        data = {"data": blobs} if own else {"data": "clusters", "clusters": 4}
+        sizes = {"d": [20, 25, 30], "samples": 12, "width": 20}
+        runs = jk.grid(**data, **sizes, seed=range(3), measure=points, max_steps=1)
+        (bucket,) = jk.plan_sweep(runs).buckets
+        assert bucket.drawn_at == (12, 30, 20)
+        table = sweep(runs).squeeze()
+        assert not np.any(table.status == jk.Status.RAISED)
+        for run in runs:
+            one = table.sel(d=run.d, seed=run.seed)
+            assert int(one.entries) == 12 * run.d
+            expected = np.abs(jk.draw(run)[1].x).sum()
+            np.testing.assert_allclose(float(one.points), expected, rtol=1e-4)
 
     def test_what_cannot_be_trained_on_ends_with_the_reason(self):
         def one_class(key, samples, dim):

@@ -60,24 +60,26 @@ class Rows(NamedTuple):
 
     how: Layout
     room: int
+    shape: tuple[int, int, int]
     drawings: dict[Any, Drawing]
     resumes: bool
 
     @classmethod
     def of(cls, bucket: Bucket) -> "Rows":
-        first = {_drawn_alike(run): run for run in bucket.runs}
-        found = {key: drawing_of(run, bucket.drawn_at) for key, run in first.items()}
+        shape = bucket.drawn_at
+        one_of = {_drawn_alike(run, shape): run for run in bucket.runs}
+        found = {key: drawing_of(run, shape) for key, run in one_of.items()}
         room = max(one.words for one in found.values())
         run, resumes = bucket.runs[0], bucket.resumes
         how = Layout.of(_how(run.protocol, run.curve, 0, resumes))
-        return cls(how, room, found, resumes)
+        return cls(how, room, shape, found, resumes)
 
     @property
     def words(self) -> int:
         return _SIZES + self.room + self.how.words
 
     def drawing(self, run: Run) -> Drawing:
-        return self.drawings[_drawn_alike(run)]
+        return self.drawings[_drawn_alike(run, self.shape)]
 
     def tell(self, row: np.ndarray, run: Run, slot: int, number: int = 0, moment: int = 0) -> None:
         """Writes a row of zeros: a run in a slot, its number, at a moment of its curve."""
@@ -103,9 +105,12 @@ def _signed(seed: int) -> int:
     return seed - 2**32 if seed >= 2**31 else seed
 
 
-def _drawn_alike(run: Run) -> Any:
-    """Equal for runs that are drawn by one program; of what the host draws by kind alone."""
-    return _alike(run.initialization), _alike(run.data)
+def _drawn_alike(run: Run, shape: tuple[int, int, int]) -> Any:
+    """Equal for runs that are drawn by one program at this shape; of what the host draws by kind
+    alone. What can be drawn at its own size only is drawn otherwise where that is the shape."""
+    own = (run.samples, run.d, run.width) == shape
+    parts = run.initialization, run.data
+    return tuple((_alike(part), own or part.any_size) for part in parts)
 
 
 @by_identity
@@ -180,7 +185,7 @@ def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
 @once
 def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tuple[Any, ...]:
     """What trains in a bucket of this shape, whatever its runs are."""
-    rows = Rows(how, room, {}, bucket.resumes)
+    rows = Rows(how, room, bucket.drawn_at, {}, bucket.resumes)
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
     drawn: Any = Drawn(
