@@ -83,11 +83,11 @@ def test_loss_scaled_takes_a_schedule():
     assert isinstance(optimizers.loss_scaled(schedule), optimizers.LinearTransformation)
 
 
-def at_delta(optimizer, gradient):
+def at_delta(optimizer, gradient, delta):
     """The state whose next step is the first of size delta, none of which has moved anything."""
     update = jax.jit(partial(optimizer.update, log_loss=jnp.zeros(()), squared_norm=jnp.ones(())))
     state = optimizer.init(gradient)
-    for _ in range(4):
+    while int(state.stage) or float(state.h) < delta / 4.01:
         _, state = update(jnp.zeros_like(gradient), state)
     return state
 
@@ -121,7 +121,7 @@ def test_a_step_damps_linear_modes_by_the_polynomial_of_its_method(h):
     stiffest = 20.0
     rates = np.linspace(0.5, stiffest, 40)
     optimizer = optimizers.log_loss_time(h, h, stiffest)
-    position, state = jnp.ones(40), at_delta(optimizer, jnp.ones(40))
+    position, state = jnp.ones(40), at_delta(optimizer, jnp.ones(40), h)
     update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
     n = {0.02: 1, 0.09: 1, 0.3: 2, 0.8: 3, 2.0: 5, 5.9: 8}[h]
     for stage in range(n):
@@ -149,7 +149,7 @@ def test_the_start_follows_the_path_of_the_flow():
     def error(h):
         """Of x_2 = x_1^3, the path from (1, 1) of the flow along -(x_1, 3 x_2)."""
         optimizer = optimizers.log_loss_time(h, h, stiffness=1e-3, proportion=1e-6)
-        x, state = jnp.ones(2), at_delta(optimizer, jnp.ones(2))
+        x, state = jnp.ones(2), at_delta(optimizer, jnp.ones(2), h)
         update = jax.jit(optimizer.update)
         for i in range(round(1 / h)):
             g = rates * x
@@ -174,28 +174,30 @@ def test_steps_begin_tiny_and_grow_as_the_gradient_allows(delta):
             found.append(float(state.h) / delta)
         return found
 
-    usual = pytest.approx([2.0**n for n in (-28, -21, -14, -7, 0, 0)])
-    assert sizes([3.0] * 6) == sizes([3.0, 2.9, 2.7, 2.4, 2.0, 1.5]) == usual
-    # One that rises by a share of 20 delta a step halves the next, and by 2.5 delta it has four.
+    usual = pytest.approx([2.0 ** min(2 * n - 28, 0) for n in range(17)])
+    assert sizes([3.0] * 17) == sizes([3.0 * 0.9**n for n in range(17)]) == usual
+    # One that rises by a share of 20 delta a step halves the next, and by 5 delta doubles it.
     fast = sizes(3 * np.exp(20 * delta * np.arange(5)))
     assert fast == pytest.approx([2.0 ** (-28 - i) for i in range(5)], rel=1e-3)
-    slow = sizes(3 * np.exp(2.5 * delta * np.arange(5)))
-    assert slow == pytest.approx([2.0 ** (-28 + 2 * i) for i in range(5)], rel=2e-3)
+    slow = sizes(3 * np.exp(5 * delta * np.arange(5)))
+    assert slow == pytest.approx([2.0 ** (-28 + i) for i in range(5)], rel=2e-3)
     # Steps of delta do not shrink again.
-    assert sizes([3.0] * 5 + [30.0, 300.0])[4:] == pytest.approx([1, 1, 1])
+    assert sizes([3.0] * 15 + [30.0, 300.0])[14:] == pytest.approx([1, 1, 1])
+    # A square that overflows is no number to grow by.
+    assert np.all(np.isfinite(sizes([3e18, 1e30, 1e30, 3e18])))
 
 
-@pytest.mark.parametrize(("scale", "width"), [(1.0, 50), (0.1, 50), (0.01, 100), (1e-3, 100)])
-def test_neither_small_weights_nor_sliding_neurons_mislead_the_flow(scale, width):
-    """A first step of 0.01 is a hundred times as long as the smallest weights. From a tenth, seed 1
-    has neurons that slide along kinks, where a step realizes half of its size however short."""
-    axes = {"d": 20, "samples": 20, "width": width, "seed": range(4), "init_scale": scale}
+@pytest.mark.parametrize("scale", [1.0, 0.1, 0.01, 1e-3])
+def test_neither_small_weights_nor_sliding_neurons_mislead_the_flow(scale):
+    """A first step of 0.01 is hundreds of times as long as the smallest weights. From a tenth, seed
+    1 has neurons that slide along kinks, where a step realizes half of its size however short."""
+    axes = {"d": 20, "samples": 20, "width": 50, "seed": range(4), "init_scale": scale}
     coarse, fine = (jk.sweep(jk.grid(**axes, delta=h), progress=False) for h in (0.01, 0.003))
     for table in (coarse, fine):
         assert np.all(table.status == jk.Status.CONVERGED)
     assert float(coarse.steps.max()) < 650
     assert float(fine.steps.max()) < 1500
-    np.testing.assert_allclose(coarse.normalized_margin, fine.normalized_margin, rtol=0.015)
+    np.testing.assert_allclose(coarse.normalized_margin, fine.normalized_margin, rtol=0.01)
 
 
 def test_the_estimated_stiffness_stays_where_it_can_fall_again():
@@ -251,12 +253,12 @@ def test_a_step_takes_the_fewest_stable_gradients():
     assert optimizers._fewest_gradients(jnp.array([0.0, 1.81, 1.82])).tolist() == [1, 1, 2]
 
 
-def steps_of(optimizer, shares, first=2.0):
+def steps_of(optimizer, shares, delta=0.01, first=2.0):
     """Size, gradients and fall so far of the steps that realize these shares of their size, from
     the first of size delta on."""
     gradient = jnp.array([3.0, -4.0])
     update = jax.jit(partial(optimizer.update, gradient, squared_norm=jnp.float32(25)))
-    state, log_loss, steps = at_delta(optimizer, gradient), first, []
+    state, log_loss, steps = at_delta(optimizer, gradient, delta), first, []
     state = state._replace(first_log_loss=jnp.float32(first), scale=jnp.float32(25))
     for share in shares:
         _, state = update(state, log_loss=jnp.float32(log_loss))
