@@ -56,8 +56,9 @@ class Optimizer(Spec):
 class Flow(Optimizer):
     """Gradient flow in log-loss time: `optimizers.log_loss_time`.
 
-    Its steps follow log L of all samples, so it takes no mini-batches. Raises ValueError for a
-    `delta` above 2, the flow's largest step.
+    Its steps follow log L of all samples, so it takes no mini-batches. From weights of a hundredth
+    of PyTorch's the first steps are too long and the networks wrong: train those by `PaperSchedule`.
+    Raises ValueError for a `delta` above 2, the flow's largest step.
     """
 
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
