@@ -57,7 +57,7 @@ class Flow(Optimizer):
     """Gradient flow in log-loss time: `optimizers.log_loss_time`.
 
     Its steps follow log L of all samples, so it takes no mini-batches. From weights of a hundredth
-    of PyTorch's the first steps are too long and the networks wrong: train those by `PaperSchedule`.
+    of PyTorch's the first steps are too long and the networks wrong: `PaperSchedule` trains those.
     Raises ValueError for a `delta` above 2, the flow's largest step.
     """
 
