@@ -59,8 +59,8 @@ def lazy_flow(
 
     ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
     is a gradient, so it comes to the edge of any ball, and is a descent's path there: descent
-    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; with one
-    too long for a small ball the first step leaves it (LEFT_AT_ONCE).
+    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; the fewer
+    steps lead to the edge of a small ball, the shorter they should be.
     """
     return Protocol(
         Flow(delta=delta),
@@ -99,7 +99,7 @@ def lazy_sgd(
 
 def _steps_guess(delta: Number) -> int:
     """For planning: what MNIST's networks take up to C0 = 10 to 40, by a step of the flow."""
-    return 150 if isinstance(delta, jax.Array) else max(1, int(min(3 / delta, 20_000)))
+    return 110 if isinstance(delta, jax.Array) else int(min(2 / delta + 10, 20_000))
 
 
 def _trained(biases: bool) -> tuple[str, ...]:

@@ -206,6 +206,7 @@ def _updated(state: State, here: representations.Gradient, protocol: Protocol) -
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
         samples=here.samples,
+        target_log_loss=protocol.target_log_loss,
     )
     fixed = _fixed(protocol)
     if fixed:  # not by weight decay either

@@ -307,6 +307,15 @@ def findings(results: xr.Dataset) -> list[str]:
         "the end of the flow against the KKT point polished from it": (late, second),
         "the KKT point polished at 1e-30 against the end of the flow": (first, late),
     }
+    by_scale = [
+        f"- initial weights {scale:g} times the default, at a loss of 1e-30: residual (Clarke) "
+        f"{float(a.residual_clarke.median()):.2g} (median); against the end of the flow c "
+        f"{_change(a, b, 'flip_size_exact')}; normalized margin "
+        f"{_change(a, b, 'normalized_margin')}; angle to its KKT point "
+        f"{_spread(near.angle_from_start)} radians (median, largest)."
+        for scale in results.init_scale.values
+        for a, b, near in [[part.sel(init_scale=scale) for part in (early, late, first)]]
+    ]
     turned = [
         f"- {way}: angle from there {_spread(part.angle_from_start)}, to the end of the flow "
         f"{_spread(part.angle_to_end)} radians (median, largest); live "
@@ -319,6 +328,7 @@ def findings(results: xr.Dataset) -> list[str]:
             f"{_change(a, b, 'normalized_margin')}."
             for name, (a, b) in compared.items()
         ),
+        *by_scale,
         *turned,
         f"- polished networks whose residual (kink tolerance 1e-6) and slackness are at most "
         f"{TARGET:g}: {int(good.sum())} of {int(polished.notnull().sum())}.",

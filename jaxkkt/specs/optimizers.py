@@ -40,7 +40,8 @@ class Optimizer(Spec):
     def computations(self, **_: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         params = Params(jnp.zeros((3, 2)), jnp.zeros(3), jnp.zeros(3))
         number = jnp.zeros(())
-        more = {"log_loss": number, "squared_norm": number, "samples": jnp.zeros((), jnp.int32)}
+        more = dict.fromkeys(("log_loss", "squared_norm", "target_log_loss"), number)
+        more["samples"] = jnp.zeros((), jnp.int32)
 
         def init(spec: Any, params: Params) -> Any:
             return spec.transformation().init(params)
@@ -56,13 +57,12 @@ class Optimizer(Spec):
 class Flow(Optimizer):
     """Gradient flow in log-loss time: `optimizers.log_loss_time`.
 
-    Its steps follow log L of all samples, so it takes no mini-batches. From weights of a hundredth
-    of PyTorch's the first steps are too long and the networks wrong: `PaperSchedule` trains those.
-    Raises ValueError for a `delta` above 2, the flow's largest step.
+    Its steps follow log L of all samples, so it takes no mini-batches. Raises ValueError for a
+    `delta` above 2, the flow's largest step.
     """
 
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
-    steps_guess: ClassVar[int] = 600
+    steps_guess: ClassVar[int] = 480
     linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
