@@ -197,8 +197,8 @@ def test_neither_small_weights_nor_sliding_neurons_mislead_the_flow(scale):
     coarse, fine = (jk.sweep(jk.grid(**axes, delta=h), progress=False) for h in (0.01, 0.003))
     for table in (coarse, fine):
         assert np.all(table.status == jk.Status.CONVERGED)
-    assert float(coarse.steps.max()) < 900
-    assert float(fine.steps.max()) < 1900
+    assert float(coarse.steps.max()) < 1000
+    assert float(fine.steps.max()) < 2300
     np.testing.assert_allclose(coarse.normalized_margin, fine.normalized_margin, rtol=0.01)
 
 
