@@ -109,20 +109,28 @@ class Drawing(NamedTuple):
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
+def drawn_on_device(run: Run, shape: tuple[int, int, int]) -> tuple[bool, bool]:
+    """Whether its start and its points are such as the device draws at this shape: some specs are
+    drawn at their own size only."""
+    own = (run.samples, run.d, run.width) == shape
+    start, points = (s.traceable and (own or s.any_size) for s in (run.initialization, run.data))
+    return start, points
+
+
 def drawing_of(run: Run, shape: tuple[int, int, int]) -> Drawing:
     """How the run is drawn at this shape."""
     m, d, k = shape
     init, data = run.initialization, run.data
-    own = (run.samples, run.d, run.width) == shape
+    traced_start, traced_points = drawn_on_device(run, shape)
     at = jax.tree.map(np.asarray, SIZES.unpacked(np.zeros(SIZES.words, np.int32)))
     at = at._replace(samples=np.int32(run.samples), d=np.int32(run.d), width=np.int32(run.width))
     start = points = None
-    if init.traceable and (own or init.any_size):
+    if traced_start:
         with suppress(Exception):  # raises again where it is the turn of its run
             layout = Layout.of(numbers(init))
             jax.eval_shape(lambda at: init.draw_at(at.seed, at.width, at.d, (k, d)), at)
             start = layout
-    if data.traceable and (own or data.any_size):
+    if traced_points:
         with suppress(Exception):
             layout, spec = Layout.of(numbers(data.sizeless())), data.sizeless()
             jax.eval_shape(lambda at: spec.draw_at(at.seed, at.samples, at.d, (m, d)), at)

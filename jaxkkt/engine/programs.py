@@ -18,7 +18,14 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
-from jaxkkt.engine.draws import SIZES, Drawing, Drawn, draw_program, drawing_of
+from jaxkkt.engine.draws import (
+    SIZES,
+    Drawing,
+    Drawn,
+    draw_program,
+    drawing_of,
+    drawn_on_device,
+)
 from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
@@ -107,10 +114,9 @@ def _signed(seed: int) -> int:
 
 def _drawn_alike(run: Run, shape: tuple[int, int, int]) -> Any:
     """Equal for runs that are drawn by one program at this shape; of what the host draws by kind
-    alone. What can be drawn at its own size only is drawn otherwise where that is the shape."""
-    own = (run.samples, run.d, run.width) == shape
+    alone."""
     parts = run.initialization, run.data
-    return tuple((_alike(part), own or part.any_size) for part in parts)
+    return tuple(zip(map(_alike, parts), drawn_on_device(run, shape), strict=True))
 
 
 @by_identity
