@@ -116,19 +116,19 @@ def test_a_flow_step_lowers_the_log_loss_by_its_size(scale):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("h", [0.02, 0.06, 0.2, 0.5, 1.4, 3.7])
+@pytest.mark.parametrize("h", [0.02, 0.07, 0.25, 0.6, 1.7, 4.5])
 def test_a_step_damps_linear_modes_by_the_polynomial_of_its_method(h):
     stiffest = 20.0
     rates = np.linspace(0.5, stiffest, 40)
     optimizer = optimizers.log_loss_time(h, h, stiffest)
     position, state = jnp.ones(40), at_delta(optimizer, jnp.ones(40), h)
     update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
-    n = {0.02: 1, 0.06: 1, 0.2: 2, 0.5: 3, 1.4: 5, 3.7: 8}[h]
+    n = {0.02: 1, 0.07: 1, 0.25: 2, 0.6: 3, 1.7: 5, 4.5: 8}[h]
     for stage in range(n):
         updates, state = update(rates * position, state, log_loss=jnp.asarray(-h * stage))
         position = position + updates
         assert int(state.stage) == (stage + 1) % n
-    w0 = 1 + 1 / n**2
+    w0 = 1 + 0.5 / n**2
     theta = np.arccosh(w0)
     w1 = np.cosh(n * theta) / (n * np.sinh(n * theta) / np.sinh(theta))
     z = w0 - w1 * h * rates
@@ -218,10 +218,10 @@ def test_the_estimated_stiffness_stays_where_it_can_fall_again():
     settings = {"delta": 0.01, "largest": 1.0, "stiffness": 20.0, "proportion": 1e-6}
     h, n, _ = steps_of(optimizers.log_loss_time(**settings), [*easy, *[-1.0] * 100, *easy])
     assert (h[199], n[199]) == (pytest.approx(0.01), 8)
-    assert (h[-1], n[-1]) == (1.0, 5)
+    assert (h[-1], n[-1]) == (1.0, 4)
 
 
-def chebyshev(n, damping=1.0):
+def chebyshev(n, damping=0.5):
     """Momenta, shares and stability limit of n gradients, by the recurrence of Chebyshev."""
     w0 = 1 + damping / n**2
     t = [1.0, w0]
@@ -260,9 +260,9 @@ def test_a_step_takes_the_fewest_stable_gradients():
     for n in range(1, 65):
         stable = chebyshev(n)[2]
         np.testing.assert_allclose(optimizers._stable_up_to(n), 0.93 * stable, rtol=1e-11)
-        around = 0.93 * stable * jnp.array([1 - 0.006, 1 + 1e-4])
+        around = 0.93 * stable * jnp.array([1 - 0.002, 1 + 1e-4])
         assert optimizers._fewest_gradients(around).tolist() == [n, n + 1]
-    assert optimizers._fewest_gradients(jnp.array([0.0, 1.39, 1.4])).tolist() == [1, 1, 2]
+    assert optimizers._fewest_gradients(jnp.array([0.0, 1.54, 1.56])).tolist() == [1, 1, 2]
 
 
 def steps_of(optimizer, shares, delta=0.01, first=2.0):
@@ -292,7 +292,7 @@ def test_steps_grow_as_the_log_loss_falls_up_to_the_ceiling():
     stable = np.array([0, *(0.93 * chebyshev(k)[2] for k in range(1, 9))])
     n = n.astype(int)
     assert np.all(h * 20 <= stable[n] * (1 + 1e-5))
-    assert np.all(h * 20 >= stable[n - 1] * 0.994)
+    assert np.all(h * 20 >= stable[n - 1] * 0.998)
     assert set(n) == {1, 2, 3, 4}
 
 
@@ -306,7 +306,7 @@ def test_steps_grow_in_proportion_once_that_is_more_than_the_largest():
     np.testing.assert_allclose(h[deep], 0.05 * (1 + fall[deep]), rtol=1e-5)
     shallow = np.minimum(0.01 * (1 + fall[~deep]) ** 1.5, 2)
     np.testing.assert_allclose(h[~deep], shallow, rtol=1e-5)
-    needed = np.ceil(np.sqrt(h[deep] * 20 / 0.93 / 1.2564))
+    needed = np.ceil(np.sqrt(h[deep] * 20 / 0.93 / 1.5232))
     assert np.all(np.abs(n[deep] - needed) <= 1)
     assert n.max() > 200  # far beyond `stages`
     # A step that realizes little asks for more gradients then, not for a smaller step.
@@ -318,7 +318,7 @@ def test_steps_grow_in_proportion_once_that_is_more_than_the_largest():
 @pytest.mark.usefixtures("float64")
 def test_deep_steps_damp_every_mode_of_a_stiff_linear_problem():
     rates = jnp.asarray(np.geomspace(1e-5, 20.0, 50))
-    optimizer = optimizers.log_loss_time()
+    optimizer = optimizers.log_loss_time(stiffness=20.0)
     update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
     position, state, s, sizes = jnp.ones(50), optimizer.init(jnp.ones(50)), 0.0, []
     while s < 3e3:
@@ -346,7 +346,7 @@ def test_a_step_that_realizes_little_asks_for_more_stages_and_then_for_smaller_s
     # The change is 1 + 2 (-0.1 - 0.4), no less than a fifth: a stiffness of 15, 75, 375.
     assert h[201] == 1.0
     assert n[201] == 4
-    assert h[202] < 0.26
+    assert h[202] < 0.31
     assert h[203] == pytest.approx(h[202] / 5, rel=1e-4)
     assert set(n[202:204]) == {4}
     # Back again, by a tenth a step at most.
