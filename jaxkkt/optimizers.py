@@ -1,9 +1,9 @@
 """Optax transformations over grad log L that are told the log loss.
 
 `training.step` passes each update more than optax's own: the gradient is that of log L, `log_loss`
-is log L, `squared_norm` is |grad log L|^2 over the parameters, `samples` the number of samples that
-L sums over, and `target_log_loss` the log L at which the run ends. A step on L itself is
-`exp(log learning_rate + log L) * grad log L`, which does not underflow at any loss.
+is log L, `squared_norm` is |grad log L|^2 over the parameters, and `samples` the number of samples
+that L sums over. A step on L itself is `exp(log learning_rate + log L) * grad log L`, which does
+not underflow at any loss.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Real = float | Float[Array | np.ndarray, ""]
 class LinearTransformation(optax.GradientTransformationExtraArgs):
     """An update that is a combination of the gradients so far.
 
-    Its coefficients depend on the step count and the numbers it is told alone, so the same
+    Its coefficients depend on the step count, `log_loss` and `squared_norm` alone, so the same
     transformation moves any linear image of the weights exactly as it moves the weights.
     `training` trains such optimizers in fewer coordinates (see `representations`).
     """
@@ -58,7 +58,6 @@ def require_linear(transformation: optax.GradientTransformation) -> None:
     first, second = (_some(rng) for _ in range(2))
     mixed = first._replace(w=jnp.asarray(np.asarray(first.w) @ turn))
     told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
-    told["target_log_loss"] = jnp.float32(-70)
 
     def moved(gradient: Params) -> np.ndarray:
         """Its updates of w in two steps, from weights that are not 0."""
@@ -177,7 +176,10 @@ def log_loss_time(
     beside them. The first is therefore 2^-28 delta min(1, |grad log L|^2). Until they are delta
     steps grow fourfold at most, and no faster than |grad log L| allows, which rises by a share of
     about 10 delta a step. From usual weights that takes some 14 gradients, from a thousandth of
-    them a hundred. At the end no step aims beyond `target_log_loss` by more than delta.
+    them a hundred.
+
+    A step aims at no log loss below `level`, but for a step of delta: `training.finish` ends a run
+    so on the target that its steps until then knew nothing of.
 
     Equal margins make the flow stiff: the modes that hold them together decay much faster than the
     rest, the more samples the faster. A step is one of the first-order Runge-Kutta-Chebyshev method
@@ -219,7 +221,7 @@ def log_loss_time(
         )
 
     def begin(
-        state: LogLossTimeState, log_loss: Array, squared_norm: Array, target_log_loss: Real
+        state: LogLossTimeState, log_loss: Array, squared_norm: Array, level: Real
     ) -> LogLossTimeState:
         """The state at the start of a step, its size and method chosen."""
         first = state.steps == 0
@@ -238,7 +240,7 @@ def log_loss_time(
         most = jnp.maximum(_stable_up_to(stages) / delta, stiffness)
         rate = jnp.where(deep, rate, jnp.minimum(rate, most))
         h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
-        h = jnp.maximum(jnp.minimum(h, log_loss - target_log_loss), delta)
+        h = jnp.maximum(jnp.minimum(h, log_loss - level), delta)
         h = jnp.where(early, jnp.minimum(grown, h), h).astype(log_loss.dtype)
         n = _fewest_gradients(h * rate)
         return state._replace(
@@ -257,10 +259,10 @@ def log_loss_time(
         *,
         log_loss: Array,
         squared_norm: Array,
-        target_log_loss: Real = -jnp.inf,
+        level: Real = -jnp.inf,
         **_: Any,
     ) -> tuple[Any, LogLossTimeState]:
-        fresh = begin(state, log_loss, squared_norm, target_log_loss)
+        fresh = begin(state, log_loss, squared_norm, level)
         state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
         momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
         rate = share * state.h / state.scale

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import networks, representations
 from jaxkkt.arithmetic import ratio
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
+from jaxkkt.optimizers import LogLossTimeState
 from jaxkkt.outcomes import Outcome
 from jaxkkt.protocols import ALL_PARAMETERS, Protocol, Training
 from jaxkkt.representations import GramDataset, GramParams, Representation
@@ -66,7 +67,8 @@ SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPO
 
 
 class State(NamedTuple):
-    """A run between two steps. `log_loss` belongs to the position before the last update.
+    """A run between two steps. `log_loss` belongs to the position before the last update, and
+    `level` is the log loss that it ended or paused for, once it has.
 
     `start` is w before the first step, where the protocol has a ball to stay in. Where it trains in
     mini-batches, `order` is that of the samples in this epoch, and `key` what orders are drawn by.
@@ -77,6 +79,7 @@ class State(NamedTuple):
     optimizer: Any
     steps: Int[Array, ""]
     log_loss: Float[Array, ""]
+    level: Float[Array, ""]
     status: Int[Array, ""]
     key: PRNGKeyArray | None
     order: Int[Array, " n"] | None
@@ -108,6 +111,7 @@ def init(
         optimizer=protocol.rule.transformation().init(position),
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
+        level=jnp.full((), -jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
         key=key if batches else None,
         order=order,
@@ -117,13 +121,14 @@ def init(
 class Evaluation(NamedTuple):
     """The gradient where a run stands, and the log loss that its stopping rule reads.
 
-    `total` is log L of the batches of this epoch so far, `complete` where it is of all samples,
-    `order` that of the samples in this epoch.
+    `total` is log L of the batches of this epoch so far, `aim` the log loss by which the run ends
+    or pauses: that of all samples, or infinity where it is not known; of a flow, that to which the
+    next step may come. `order` is that of the samples in this epoch.
     """
 
     here: representations.Gradient
     total: Float[Array, ""]
-    complete: Bool[Array, ""]
+    aim: Float[Array, ""]
     order: Int[Array, " n"] | None
 
 
@@ -136,10 +141,14 @@ def step(
     """
     evaluation = evaluate(state, data, protocol)
     status = status_at(evaluation, state.steps, protocol, protocol.target_log_loss)
+    level = jnp.asarray(protocol.target_log_loss, state.level.dtype)
     if pause is not None:
-        here = evaluation.complete & (evaluation.total <= pause.log_loss)
+        here = evaluation.aim <= pause.log_loss
+        level = jnp.where(here, pause.log_loss, level).astype(level.dtype)
         here = (here | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
+    running = state.status == Status.RUNNING
+    state = state._replace(level=jnp.where(running, level, state.level))
     moved = move(state, evaluation, status, protocol)
     if pause is None:
         return moved
@@ -155,23 +164,37 @@ def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> E
     loss, fixed = LOSSES[protocol.loss], _fixed(protocol)
     if protocol.full_batch(data.y.shape[0]):
         here = representations.gradient(state.position, data, loss, fixed)
-        return Evaluation(here, here.log_loss, jnp.array(True), None)
+        return Evaluation(here, here.log_loss, _aim(state, here, protocol), None)
     assert isinstance(data, Dataset)
     batch, order, first, complete = _mini_batch(state, data, protocol)
     here = representations.gradient(state.position, batch, loss, fixed)
     total = jnp.where(first, here.log_loss, jnp.logaddexp(state.log_loss, here.log_loss))
     here = here._replace(dead=jnp.array(False))  # other batches may have a gradient
-    return Evaluation(here, total, complete, order)
+    return Evaluation(here, total, jnp.where(complete, total, jnp.inf), order)
+
+
+def _aim(state: State, here: representations.Gradient, protocol: Protocol) -> Array:
+    """See `Evaluation`. A step is not left half done, for its network would be undamped."""
+    if not isinstance(state.optimizer, LogLossTimeState):
+        return here.log_loss
+    _, after = _update(state, here, protocol)
+    return jnp.where(state.optimizer.stage == 0, here.log_loss - after.h, jnp.inf)
 
 
 def _fixed(protocol: Protocol) -> list[str]:
     return [name for name in ALL_PARAMETERS if name not in protocol.trained]
 
 
-def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol) -> State:
+def move(
+    state: State,
+    evaluation: Evaluation,
+    status: Array,
+    protocol: Protocol,
+    level: Array | float = -jnp.inf,
+) -> State:
     """The state after an update by this gradient, where the run and its `status` are RUNNING; else
-    it stays where it is, with that status."""
-    moved, optimizer_state = _updated(state, evaluation.here, protocol)
+    it stays where it is, with that status. A flow's step aims no lower than `level`."""
+    moved, optimizer_state = _updated(state, evaluation.here, protocol, level)
     running = state.status == Status.RUNNING
     if protocol.ball is not None and state.start is not None:
         left = jnp.where(state.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
@@ -182,32 +205,49 @@ def move(state: State, evaluation: Evaluation, status: Array, protocol: Protocol
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
 
-    if protocol.ball is not None:  # `finish` takes a part of the step that leaves it
+    # `finish` goes on from here, by a part of the step that leaves a ball, or to a flow's level.
+    if protocol.ball is not None or isinstance(state.optimizer, LogLossTimeState):
         optimizer_state = stays(optimizer_state, state.optimizer)
     return State(
         position=stays(moved, state.position),
         start=state.start,
-        optimizer=optimizer_state,  # without a ball of no more use to a run that ended
+        optimizer=optimizer_state,  # else of no more use to a run that ended
         steps=state.steps + going.astype(jnp.int32),
         log_loss=jnp.where(running, evaluation.total, state.log_loss),
+        level=state.level,
         status=jnp.where(running, status, state.status),
         key=state.key,
         order=evaluation.order,
     )
 
 
-def _updated(state: State, here: representations.Gradient, protocol: Protocol) -> tuple[Any, Any]:
-    """The position after an update by this gradient, and the optimizer's state."""
-    rule = optax.with_extra_args_support(protocol.rule.transformation())
-    updates, optimizer_state = rule.update(
+def _update(
+    state: State,
+    here: representations.Gradient,
+    protocol: Protocol,
+    level: Array | float = -jnp.inf,
+) -> tuple[Any, Any]:
+    """What the optimizer makes of this gradient, and its state."""
+    flow = isinstance(state.optimizer, LogLossTimeState)
+    return optax.with_extra_args_support(protocol.rule.transformation()).update(
         here.gradient,
         state.optimizer,
         state.position,
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
         samples=here.samples,
-        target_log_loss=protocol.target_log_loss,
+        **({"level": level} if flow else {}),
     )
+
+
+def _updated(
+    state: State,
+    here: representations.Gradient,
+    protocol: Protocol,
+    level: Array | float = -jnp.inf,
+) -> tuple[Any, Any]:
+    """The position after an update by this gradient, and the optimizer's state."""
+    updates, optimizer_state = _update(state, here, protocol, level)
     fixed = _fixed(protocol)
     if fixed:  # not by weight decay either
         updates = updates._replace(**{n: jnp.zeros_like(getattr(updates, n)) for n in fixed})
@@ -224,8 +264,13 @@ def _outside(position: Params, start: Array, ball: float | Array) -> Array:
 
 
 def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """The state as its run ends: on the edge of a ball that it left, and with log L and status of
-    all samples where the last step saw a mini-batch."""
+    """The state as its run ends: a flow at the log loss that it ended for, on the edge of a ball
+    that it left, and with log L and status of all samples where the last step saw a mini-batch."""
+    if isinstance(state.optimizer, LogLossTimeState):
+        ended = (state.status == Status.CONVERGED) | (state.status == Status.PAUSED)
+        near = ended & (state.log_loss > state.level) & (state.level > -jnp.inf)
+        there = partial(_to_level, data=data, protocol=protocol)
+        state = jax.lax.cond(near, there, lambda state: state, state)
     m, full = data.y.shape[0], protocol.full_batch(data.y.shape[0])
     if full and protocol.ball is None:
         return state
@@ -252,6 +297,29 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
     status = jnp.where(capped, _at_cap(least), state.status).astype(jnp.int32)
     return state._replace(log_loss=total, status=status)
+
+
+def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
+    """A flow at `state.level`, from where its next step may pass that: by steps no longer than what
+    is left, so that it ends within the shortest, delta, of it. It may end otherwise on the way."""
+
+    def onward(state: State) -> State:
+        evaluation = evaluate(state, data, protocol)
+        there = (state.optimizer.stage == 0) & (evaluation.total <= state.level)
+        status = status_at(
+            evaluation._replace(aim=jnp.full_like(evaluation.total, jnp.inf)),
+            state.steps,
+            protocol,
+            state.level,
+        )
+        ends = jnp.where(status == Status.DIVERGED, status, Status.CONVERGED)
+        status = jnp.where(there, ends, status).astype(jnp.int32)
+        return move(state, evaluation, status, protocol, state.level)
+
+    running = state._replace(status=jnp.array(int(Status.RUNNING), jnp.int32))
+    ended = jax.lax.while_loop(lambda one: one.status == Status.RUNNING, onward, running)
+    paused = (state.status == Status.PAUSED) & (ended.status == Status.CONVERGED)
+    return ended._replace(status=jnp.where(paused, state.status, ended.status))
 
 
 def _on_edge(state: State, data: Dataset, protocol: Protocol) -> Params:
@@ -360,7 +428,7 @@ def status_at(
     evaluation: Evaluation, steps: Array, protocol: Protocol, target: float | Array
 ) -> Array:
     """How a run stands after so many steps: RUNNING, or the `Status` that it ends with here."""
-    here, reached = evaluation.here, evaluation.complete & (evaluation.total <= target)
+    here, reached = evaluation.here, evaluation.aim <= target
     status = jnp.where(steps >= protocol.max_steps, _at_cap(here.min_margin), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)

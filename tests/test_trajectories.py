@@ -64,7 +64,10 @@ def test_each_has_the_bits_of_itself_alone(kind, unchecked):
         for name, value in row.values.items():
             np.testing.assert_array_equal(value, alone[run].values[name])
     made = [max(int(rows[run].values["steps"]) for run in one) for one in bucket.trajectories]
-    assert steps == sum(made) < sum(int(row.values["steps"]) for row in rows.values())
+    assert steps < sum(int(row.values["steps"]) for row in rows.values())
+    # A flow's last steps, up to its target, are made as a run is measured.
+    last = sum(made) - steps
+    assert 0 < last < 20 * len(made) if kind in ("target", "curve") else last == 0
 
 
 class Target(jk.Measurement):
@@ -192,7 +195,8 @@ def test_one_with_a_row_is_left_out(tmp_path, monkeypatch):
     tallies = []
     monkeypatch.setattr(driver, "Tally", lambda: tallies.append(Tally()) or tallies[-1])
     xr.testing.assert_equal(sweep(runs, store=tmp_path), whole)
-    assert sum(one.useful_steps for one in tallies) == whole.steps.sel(target_log_loss=-30).sum()
+    last = whole.steps.sel(target_log_loss=-30).sum() - sum(one.useful_steps for one in tallies)
+    assert 0 < last < 20 * whole.seed.size  # up to the target, made as a run is measured
 
 
 def test_tasks_and_shards_have_whole_ones(monkeypatch, one_lane):

@@ -94,7 +94,7 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         if running and all(status[i] == RAISED for i in ended):
             ended = []  # told beside others that end
         for i in range(0, len(ended), bucket.turn):
-            for row, steps in slots.take_out(ended[i : i + bucket.turn], status):
+            for row, steps in slots.take_out(ended[i : i + bucket.turn], told):
                 tally.useful_steps += steps
                 yield row
         if ended:

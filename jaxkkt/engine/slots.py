@@ -160,15 +160,16 @@ class Slots:
         self._arrays, told = self._programs.advance(self._arrays, limits)
         return self._programs.report.unpacked(np.asarray(told))
 
-    def take_out(self, slots: Sequence[int], status: Sequence[int]) -> Iterator[tuple[Row, int]]:
+    def take_out(self, slots: Sequence[int], told: Report) -> Iterator[tuple[Row, int]]:
         """Measures the runs in these slots; the rows of those that have ended, and the steps
-        that they made here."""
+        that they made in lanes here."""
+        status, steps = told.status.tolist(), told.steps.tolist()
         undrawn = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
         ended = self._measured(at_the_end, _at_its_end)
         for i, one, trained, ending, found in ended:
-            self._slots[i] = one.next(int(ending["steps"]))
+            self._slots[i] = one.next(steps[i])
             try:
                 if isinstance(found, Exception):
                     raise found
@@ -176,8 +177,8 @@ class Slots:
                 row = row._replace(computed_as=self._computed_with)
             except Exception as error:
                 row = raised(one.run, error)
-            yield row, int(ending["steps"]) - one.steps_before
-        yield from self._noted(self._measured(paused, _on_its_way))
+            yield row, steps[i] - one.steps_before
+        yield from self._noted(self._measured(paused, _on_its_way), steps)
         self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
         for i in undrawn:
             left, self._slots[i] = self._at(i).trajectory, None
@@ -205,15 +206,15 @@ class Slots:
             for r, (i, one) in enumerate(zip(slots, mine, strict=True))
         ]
 
-    def _noted(self, paused: Sequence[_Ended]) -> Iterator[tuple[Row, int]]:
+    def _noted(self, paused: Sequence[_Ended], steps: Sequence[int]) -> Iterator[tuple[Row, int]]:
         """Notes the moments of runs that have paused; the rows of those that cannot go on."""
         for i, one, trained, ending, found in paused:
             if isinstance(found, Exception):
                 self._slots[i] = None
-                steps = int(ending["steps"]) - one.steps_before
+                made = steps[i] - one.steps_before
                 for row in all_raised(one.trajectory, found):
-                    yield row, steps
-                    steps = 0
+                    yield row, made
+                    made = 0
             else:
                 _note(one, trained, ending, found)
 

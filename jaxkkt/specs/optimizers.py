@@ -40,8 +40,7 @@ class Optimizer(Spec):
     def computations(self, **_: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         params = Params(jnp.zeros((3, 2)), jnp.zeros(3), jnp.zeros(3))
         number = jnp.zeros(())
-        more = dict.fromkeys(("log_loss", "squared_norm", "target_log_loss"), number)
-        more["samples"] = jnp.zeros((), jnp.int32)
+        more = {"log_loss": number, "squared_norm": number, "samples": jnp.zeros((), jnp.int32)}
 
         def init(spec: Any, params: Params) -> Any:
             return spec.transformation().init(params)
