@@ -68,7 +68,7 @@ SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPO
 
 class State(NamedTuple):
     """A run between two steps. `log_loss` belongs to the position before the last update, and
-    `level` is the log loss that it ended or paused for, once it has.
+    `level` is the log loss that it ended or paused for, once it has: -inf for a number of steps.
 
     `start` is w before the first step, where the protocol has a ball to stay in. Where it trains in
     mini-batches, `order` is that of the samples in this epoch, and `key` what orders are drawn by.
@@ -143,10 +143,13 @@ def step(
     status = status_at(evaluation, state.steps, protocol, protocol.target_log_loss)
     level = jnp.asarray(protocol.target_log_loss, state.level.dtype)
     if pause is not None:
-        here = evaluation.aim <= pause.log_loss
-        level = jnp.where(here, pause.log_loss, level).astype(level.dtype)
-        here = (here | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
+        # A level below the target is not met because the next step aims beyond both.
+        on_the_way = (pause.log_loss >= level) | (evaluation.total <= pause.log_loss)
+        met = (evaluation.aim <= pause.log_loss) & on_the_way
+        here = (met | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
+        there = jnp.where(met, pause.log_loss, -jnp.inf)
+        level = jnp.where(here, there, level).astype(level.dtype)
     running = state.status == Status.RUNNING
     state = state._replace(level=jnp.where(running, level, state.level))
     moved = move(state, evaluation, status, protocol)

@@ -212,6 +212,24 @@ def test_a_run_ends_on_its_target(target):
     assert np.all((beyond >= 0) & (beyond < 0.011))
 
 
+def test_moments_are_met_and_change_nothing():
+    """Log losses to within delta, those that one step passes, too; numbers of steps where they
+    are. What is measured on the way leaves the run as it is."""
+    axes = {"d": 20, "samples": 20, "width": 50, "seed": range(3), "target_log_loss": -1000}
+    levels = [-1.0, -30.0, -30.5, -31.0, -999.5, -1000.5]
+    table = jk.sweep(jk.grid(**axes, curve=jk.Curve(levels)), progress=False)
+    beyond = (table.level - table.curve_log_loss).transpose(..., "level").values.reshape(3, -1)
+    assert np.all((beyond[:, :-1] >= 0) & (beyond[:, :-1] < 0.011))
+    assert np.all(np.isnan(beyond[:, -1]))  # below the target
+    stepped = jk.sweep(jk.grid(**axes, curve=jk.Curve(steps=[0, 100, 101])), progress=False)
+    assert np.all(stepped.curve_log_loss > -60)
+    assert np.all(stepped.curve_steps == stepped.step)
+    alone = jk.sweep(jk.grid(**axes), progress=False)
+    for other in (table, stepped):
+        np.testing.assert_array_equal(other.steps, alone.steps)
+        np.testing.assert_array_equal(other.log_loss, alone.log_loss)
+
+
 def test_the_estimated_stiffness_stays_where_it_can_fall_again():
     """Steps that rise a hundred times in a row, and then realize what they should."""
     easy = [1.0] * 100
