@@ -178,8 +178,9 @@ def log_loss_time(
     about 10 delta a step. From usual weights that takes some 14 gradients, from a thousandth of
     them a hundred.
 
-    A step aims at no log loss below `level`, but for a step of delta: `training.finish` ends a run
-    so on the target that its steps until then knew nothing of.
+    A step aims at no log loss below `level`, but for one of delta, or of a millionth of log L where
+    that is more: `training.finish` ends a run so on its target, of which its steps until then know
+    nothing. Within another transformation, as `optax.chain`, runs end up to a step beyond it.
 
     Equal margins make the flow stiff: the modes that hold them together decay much faster than the
     rest, the more samples the faster. A step is one of the first-order Runge-Kutta-Chebyshev method
@@ -224,24 +225,27 @@ def log_loss_time(
         state: LogLossTimeState, log_loss: Array, squared_norm: Array, level: Real
     ) -> LogLossTimeState:
         """The state at the start of a step, its size and method chosen."""
-        first = state.steps == 0
+        first, dtype = state.steps == 0, log_loss.dtype
+        shortest = jnp.asarray(delta, dtype)
         first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
-        early = first | (state.h < delta)
+        early = first | (state.h < shortest)
         share = jnp.where(early, 1, (state.last_log_loss - log_loss) / state.h)
         change = jnp.clip(1 + 2 * (share - realized), 0.2, 1.1)
         rate = jnp.maximum(state.stiffness / change, stiffness)
         rise = jnp.log(squared_norm / state.scale) / 2
         rise = jnp.where(rise > 0, rise, 0)  # nor is it a number where both have overflowed
         growth = FASTEST / jnp.clip(FASTEST * rise / (RISE * delta), 1, FASTEST**2)
-        grown = jnp.where(first, FIRST * delta * jnp.clip(squared_norm, LEAST, 1), state.h * growth)
+        tiny = FIRST * delta * jnp.clip(squared_norm, LEAST, 1)
+        grown = jnp.maximum(jnp.where(first, tiny, state.h * growth), jnp.finfo(dtype).tiny)
         reach = 1 + jnp.maximum(first_log_loss - log_loss, 0)
         deep = proportion * reach > largest
         h = jnp.minimum(delta * reach * jnp.sqrt(reach), jnp.maximum(proportion * reach, largest))
         most = jnp.maximum(_stable_up_to(stages) / delta, stiffness)
         rate = jnp.where(deep, rate, jnp.minimum(rate, most))
         h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
-        h = jnp.maximum(jnp.minimum(h, log_loss - level), delta)
-        h = jnp.where(early, jnp.minimum(grown, h), h).astype(log_loss.dtype)
+        left = jnp.maximum(log_loss - level, 8 * jnp.finfo(dtype).eps * jnp.abs(log_loss))
+        h = jnp.maximum(jnp.minimum(h, left), shortest)
+        h = jnp.where(early, jnp.minimum(grown, h), h).astype(dtype)
         n = _fewest_gradients(h * rate)
         return state._replace(
             first_log_loss=first_log_loss,
@@ -249,7 +253,7 @@ def log_loss_time(
             n=jnp.where(deep, n, jnp.minimum(n, stages)),
             h=h,
             scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
-            stiffness=rate.astype(log_loss.dtype),
+            stiffness=rate.astype(dtype),
         )
 
     def update(

@@ -118,6 +118,10 @@ def init(
     )
 
 
+# A flow's step is no longer than so many times the last one, but for those below delta.
+GROWTH = 1.5
+
+
 class Evaluation(NamedTuple):
     """The gradient where a run stands, and the log loss that its stopping rule reads.
 
@@ -167,7 +171,7 @@ def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> E
     loss, fixed = LOSSES[protocol.loss], _fixed(protocol)
     if protocol.full_batch(data.y.shape[0]):
         here = representations.gradient(state.position, data, loss, fixed)
-        return Evaluation(here, here.log_loss, _aim(state, here, protocol), None)
+        return Evaluation(here, here.log_loss, _aim(state, here.log_loss), None)
     assert isinstance(data, Dataset)
     batch, order, first, complete = _mini_batch(state, data, protocol)
     here = representations.gradient(state.position, batch, loss, fixed)
@@ -176,12 +180,13 @@ def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> E
     return Evaluation(here, total, jnp.where(complete, total, jnp.inf), order)
 
 
-def _aim(state: State, here: representations.Gradient, protocol: Protocol) -> Array:
-    """See `Evaluation`. A step is not left half done, for its network would be undamped."""
-    if not isinstance(state.optimizer, LogLossTimeState):
-        return here.log_loss
-    _, after = _update(state, here, protocol)
-    return jnp.where(state.optimizer.stage == 0, here.log_loss - after.h, jnp.inf)
+def _aim(state: State, log_loss: Array) -> Array:
+    """See `Evaluation`. A flow's step is not left half done, for its network would be undamped. The
+    next is told from the last: what depends on it would be computed with every weight."""
+    flow = state.optimizer
+    if not isinstance(flow, LogLossTimeState):
+        return log_loss
+    return jnp.where(flow.stage == 0, log_loss - GROWTH * flow.h, jnp.inf)
 
 
 def _fixed(protocol: Protocol) -> list[str]:
@@ -208,9 +213,13 @@ def move(
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
 
-    # `finish` goes on from here, by a part of the step that leaves a ball, or to a flow's level.
-    if protocol.ball is not None or isinstance(state.optimizer, LogLossTimeState):
+    # `finish` goes on from here: by a part of the step that leaves a ball, or to a flow's level,
+    # which begins a step, and of the last update no step is.
+    if protocol.ball is not None:
         optimizer_state = stays(optimizer_state, state.optimizer)
+    elif isinstance(state.optimizer, LogLossTimeState):
+        trace = optimizer_state.trace
+        optimizer_state = stays(optimizer_state, state.optimizer)._replace(trace=trace)
     return State(
         position=stays(moved, state.position),
         start=state.start,
@@ -224,15 +233,16 @@ def move(
     )
 
 
-def _update(
+def _updated(
     state: State,
     here: representations.Gradient,
     protocol: Protocol,
     level: Array | float = -jnp.inf,
 ) -> tuple[Any, Any]:
-    """What the optimizer makes of this gradient, and its state."""
+    """The position after an update by this gradient, and the optimizer's state."""
+    rule = optax.with_extra_args_support(protocol.rule.transformation())
     flow = isinstance(state.optimizer, LogLossTimeState)
-    return optax.with_extra_args_support(protocol.rule.transformation()).update(
+    updates, optimizer_state = rule.update(
         here.gradient,
         state.optimizer,
         state.position,
@@ -241,16 +251,6 @@ def _update(
         samples=here.samples,
         **({"level": level} if flow else {}),
     )
-
-
-def _updated(
-    state: State,
-    here: representations.Gradient,
-    protocol: Protocol,
-    level: Array | float = -jnp.inf,
-) -> tuple[Any, Any]:
-    """The position after an update by this gradient, and the optimizer's state."""
-    updates, optimizer_state = _update(state, here, protocol, level)
     fixed = _fixed(protocol)
     if fixed:  # not by weight decay either
         updates = updates._replace(**{n: jnp.zeros_like(getattr(updates, n)) for n in fixed})
@@ -270,10 +270,7 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     """The state as its run ends: a flow at the log loss that it ended for, on the edge of a ball
     that it left, and with log L and status of all samples where the last step saw a mini-batch."""
     if isinstance(state.optimizer, LogLossTimeState):
-        ended = (state.status == Status.CONVERGED) | (state.status == Status.PAUSED)
-        near = ended & (state.log_loss > state.level) & (state.level > -jnp.inf)
-        there = partial(_to_level, data=data, protocol=protocol)
-        state = jax.lax.cond(near, there, lambda state: state, state)
+        state = _to_level(state, data, protocol)
     m, full = data.y.shape[0], protocol.full_batch(data.y.shape[0])
     if full and protocol.ball is None:
         return state
@@ -303,8 +300,11 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
 
 
 def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """A flow at `state.level`, from where its next step may pass that: by steps no longer than what
-    is left, so that it ends within the shortest, delta, of it. It may end otherwise on the way."""
+    """A flow at `state.level`, where it ended or paused for that: its next step might have passed
+    it, and steps no longer than what is left lead within the shortest of it. It may end otherwise
+    on the way."""
+    met = (state.status == Status.CONVERGED) | (state.status == Status.PAUSED)
+    met &= (state.log_loss > state.level) & (state.level > -jnp.inf)
 
     def onward(state: State) -> State:
         evaluation = evaluate(state, data, protocol)
@@ -319,10 +319,12 @@ def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> 
         status = jnp.where(there, ends, status).astype(jnp.int32)
         return move(state, evaluation, status, protocol, state.level)
 
-    running = state._replace(status=jnp.array(int(Status.RUNNING), jnp.int32))
-    ended = jax.lax.while_loop(lambda one: one.status == Status.RUNNING, onward, running)
-    paused = (state.status == Status.PAUSED) & (ended.status == Status.CONVERGED)
-    return ended._replace(status=jnp.where(paused, state.status, ended.status))
+    going = jnp.where(met, Status.RUNNING, Status.STEP_CAP).astype(jnp.int32)
+    ended = jax.lax.while_loop(
+        lambda one: one.status == Status.RUNNING, onward, state._replace(status=going)
+    )
+    otherwise = met & (ended.status != Status.CONVERGED)
+    return ended._replace(status=jnp.where(otherwise, ended.status, state.status))
 
 
 def _on_edge(state: State, data: Dataset, protocol: Protocol) -> Params:
