@@ -183,6 +183,9 @@ def test_steps_begin_tiny_and_grow_as_the_gradient_allows(delta):
     assert slow == pytest.approx([2.0 ** (-28 + i) for i in range(5)], rel=2e-3)
     # Small weights have a small gradient, and are left by smaller steps.
     assert sizes([1e-3, 1e-3]) == pytest.approx([2.0**-28 * 1e-6, 2.0**-26 * 1e-6])
+    # So they grow from a gradient of 0, and shrink to a quarter at most, whatever it does.
+    assert sizes([0.0, 1e-3])[1] == pytest.approx(0.25 * sizes([0.0])[0])
+    assert sizes([3.0, 3e5]) == pytest.approx([2.0**-28, 2.0**-30])
     # Steps of delta do not shrink again.
     assert sizes([3.0] * 15 + [30.0, 300.0])[14:] == pytest.approx([1, 1, 1])
     # A square that overflows is no number to grow by.

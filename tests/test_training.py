@@ -216,6 +216,38 @@ def test_default_target_is_a_loss_of_1e_minus_30():
     assert pytest.approx(-69.0775527898) == protocols.TARGET
 
 
+@pytest.mark.slow
+def test_float32_ends_at_a_target_whose_last_place_is_more_than_a_step():
+    """A step of 0.01 moves nothing at a log loss of -1e6, whose last place is 0.06."""
+    protocol = Protocol(optimizers.log_loss_time(), target_log_loss=-1e6, max_steps=150_000)
+    for seed in range(4):
+        params, data = problem(6, 20, 40, seed=seed)
+        result = single.train(params, *data, protocol)
+        assert result.status == Status.CONVERGED
+        assert -1.00001e6 < result.log_loss <= -1e6
+
+
+def test_a_batch_is_led_to_its_levels_by_the_steps_of_those_that_ended():
+    """In a batch both sides of a condition are computed: a run that goes on, or paused after some
+    steps, would be trained to its end, which here is never."""
+    protocol = Protocol(optimizers.log_loss_time(), max_steps=1_000_000_000)
+    params, data = problem(6, 20, 40)
+
+    def some(pause):
+        state = training.init(params, protocol, jax.random.key(0), 6)
+        return jax.lax.fori_loop(
+            0, 60, lambda _, state: training.step(state, data, protocol, pause), state
+        )
+
+    pauses = training.Pause(jnp.array([1.5, -jnp.inf, -jnp.inf]), jnp.array([99, 20, 99]))
+    states = jax.jit(jax.vmap(some))(pauses)
+    ended = jax.jit(jax.vmap(lambda state: training.finish(state, data, protocol)))(states)
+    assert ended.status.tolist() == [Status.PAUSED, Status.PAUSED, Status.RUNNING]
+    assert ended.steps[0] > states.steps[0]
+    assert ended.steps[1:].tolist() == [20, 60]
+    assert 1.49 < ended.log_loss[0] <= 1.5
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
