@@ -118,7 +118,8 @@ def init(
     )
 
 
-# A flow's step is no longer than so many times the last one, but for those below delta.
+# A flow's step is no longer than so many times the last one, but for those below delta, and for a
+# delta above 0.1, with which a run may end further beyond its level.
 GROWTH = 1.5
 
 
@@ -309,14 +310,8 @@ def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> 
     def onward(state: State) -> State:
         evaluation = evaluate(state, data, protocol)
         there = (state.optimizer.stage == 0) & (evaluation.total <= state.level)
-        status = status_at(
-            evaluation._replace(aim=jnp.full_like(evaluation.total, jnp.inf)),
-            state.steps,
-            protocol,
-            state.level,
-        )
-        ends = jnp.where(status == Status.DIVERGED, status, Status.CONVERGED)
-        status = jnp.where(there, ends, status).astype(jnp.int32)
+        known = evaluation._replace(aim=jnp.where(there, evaluation.total, jnp.inf))
+        status = status_at(known, state.steps, protocol, state.level)
         return move(state, evaluation, status, protocol, state.level)
 
     going = jnp.where(met, Status.RUNNING, Status.STEP_CAP).astype(jnp.int32)
