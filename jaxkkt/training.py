@@ -118,9 +118,9 @@ def init(
     )
 
 
-# A flow's step is no longer than so many times the last one, but for those below delta, and for a
-# delta above 0.1, with which a run may end further beyond its level.
-GROWTH = 1.5
+# How many times as long as the last a flow's next step is at most, but for those below delta, and
+# for a delta above 0.1, with which a run may end further beyond its level.
+NEXT_STEP = 1.5
 
 
 class Evaluation(NamedTuple):
@@ -187,7 +187,7 @@ def _aim(state: State, log_loss: Array) -> Array:
     flow = state.optimizer
     if not isinstance(flow, LogLossTimeState):
         return log_loss
-    return jnp.where(flow.stage == 0, log_loss - GROWTH * flow.h, jnp.inf)
+    return jnp.where(flow.stage == 0, log_loss - NEXT_STEP * flow.h, jnp.inf)
 
 
 def _fixed(protocol: Protocol) -> list[str]:
