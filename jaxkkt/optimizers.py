@@ -17,6 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from jaxkkt.kernels import numbers_of, one_kernel
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
 
@@ -266,17 +267,21 @@ def log_loss_time(
         level: Real = -jnp.inf,
         **_: Any,
     ) -> tuple[Any, LogLossTimeState]:
+        momentum, rate, after = paced(numbers_of(state), log_loss, squared_norm, level)
+        moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
+        return moved, after._replace(trace=moved)
+
+    @one_kernel
+    def paced(
+        state: LogLossTimeState, log_loss: Array, squared_norm: Array, level: Real
+    ) -> tuple[Array, Array, LogLossTimeState]:
+        """What an update takes of the last one and of the gradient, and the state after it."""
         fresh = begin(state, log_loss, squared_norm, level)
         state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
         momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
-        rate = share * state.h / state.scale
-        moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
         stage = state.stage + 1
-        return moved, state._replace(
-            steps=state.steps + 1,
-            stage=jnp.where(stage == state.n, 0, stage),
-            trace=moved,
-        )
+        after = state._replace(steps=state.steps + 1, stage=jnp.where(stage == state.n, 0, stage))
+        return momentum, share * state.h / state.scale, after
 
     return FlowTransformation(init, update)
 

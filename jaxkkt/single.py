@@ -116,7 +116,7 @@ def _train_through(
         # The run itself never ends at a level, so that it goes on as if there had been none.
         def status(run: tuple[State, Evaluation]) -> Array:
             state, evaluation = run
-            here = training.status_at(evaluation, state.steps, protocol, level)
+            here = training.status_at(evaluation, state.steps, protocol.max_steps, level)
             return jnp.where(state.status == Status.RUNNING, here, state.status)
 
         def go(run: tuple[State, Evaluation]) -> tuple[State, Evaluation]:

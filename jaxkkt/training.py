@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import networks, representations
 from jaxkkt.arithmetic import ratio
 from jaxkkt.datasets import Dataset
+from jaxkkt.kernels import numbers_of, one_kernel
 from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
 from jaxkkt.optimizers import LogLossTimeState
@@ -144,9 +145,20 @@ def step(
 
     With a `pause` all of its state stays, so that it or another run goes on from there.
     """
-    evaluation = evaluate(state, data, protocol)
-    status = status_at(evaluation, state.steps, protocol, protocol.target_log_loss)
-    level = jnp.asarray(protocol.target_log_loss, state.level.dtype)
+    evaluation, target = evaluate(state, data, protocol), protocol.target_log_loss
+    limits = target, protocol.max_steps
+    status, level = _standing(numbers_of(state), numbers_of(evaluation), limits, pause)
+    return move(state._replace(level=level), evaluation, status, protocol, keep=pause is not None)
+
+
+@one_kernel
+def _standing(
+    state: State, evaluation: Evaluation, limits: tuple[Any, Any], pause: Pause | None
+) -> tuple[Array, Array]:
+    """How a run stands by its target and most steps, and the level that it has ended for."""
+    target, max_steps = limits
+    status = status_at(evaluation, state.steps, max_steps, target)
+    level = jnp.asarray(target, state.level.dtype)
     if pause is not None:
         # A level below the target is not met because the next step aims beyond both.
         on_the_way = (pause.log_loss >= level) | (evaluation.total <= pause.log_loss)
@@ -155,16 +167,7 @@ def step(
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
         there = jnp.where(met, pause.log_loss, -jnp.inf)
         level = jnp.where(here, there, level).astype(level.dtype)
-    running = state.status == Status.RUNNING
-    state = state._replace(level=jnp.where(running, level, state.level))
-    moved = move(state, evaluation, status, protocol)
-    if pause is None:
-        return moved
-    # A mini-batch's log loss is part of the state, a full batch's is not, and says where it stands.
-    stays = moved.status != Status.RUNNING
-    full = protocol.full_batch(data.y.shape[0])
-    kept = state._replace(status=moved.status, log_loss=(moved if full else state).log_loss)
-    return jax.tree.map(partial(jnp.where, stays), kept, moved)
+    return status, jnp.where(state.status == Status.RUNNING, level, state.level)
 
 
 def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Evaluation:
@@ -183,7 +186,7 @@ def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> E
 
 def _aim(state: State, log_loss: Array) -> Array:
     """See `Evaluation`. A flow's step is not left half done, for its network would be undamped. The
-    next is told from the last: what depends on it would be computed with every weight."""
+    next is told from the last, for it is chosen only after this."""
     flow = state.optimizer
     if not isinstance(flow, LogLossTimeState):
         return log_loss
@@ -200,37 +203,62 @@ def move(
     status: Array,
     protocol: Protocol,
     level: Array | float = -jnp.inf,
+    keep: bool = False,
 ) -> State:
     """The state after an update by this gradient, where the run and its `status` are RUNNING; else
-    it stays where it is, with that status. A flow's step aims no lower than `level`."""
+    it stays where it is, with that status. A flow's step aims no lower than `level`.
+
+    Of a run that stays its optimizer's state and order stay too with `keep`.
+    """
     moved, optimizer_state = _updated(state, evaluation.here, protocol, level)
-    running = state.status == Status.RUNNING
+    leaving = None
     if protocol.ball is not None and state.start is not None:
-        left = jnp.where(state.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
-        leaving = (status == Status.RUNNING) & _outside(moved, state.start, protocol.ball)
-        status = jnp.where(leaving, left, status).astype(jnp.int32)
-    going = running & (status == Status.RUNNING)
+        leaving = _outside(moved, state.start, protocol.ball)
+    flow = isinstance(state.optimizer, LogLossTimeState)
+    in_batches = evaluation.order is not None
+
+    @one_kernel
+    def numbers_after(
+        was: State, status: Array, total: Array, leaving: Array | None, optimizer: Any
+    ) -> tuple[Array, State]:
+        """Whether the run goes on, and its numbers then."""
+        running = was.status == Status.RUNNING
+        if leaving is not None:
+            left = jnp.where(was.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
+            status = jnp.where((status == Status.RUNNING) & leaving, left, status)
+        going = running & (status == Status.RUNNING)
+        now = was._replace(
+            steps=was.steps + going.astype(jnp.int32),
+            log_loss=jnp.where(going if keep and in_batches else running, total, was.log_loss),
+            status=jnp.where(running, status, was.status).astype(jnp.int32),
+        )
+        if flow:
+            stays = partial(jnp.where, going)
+            now = now._replace(optimizer=jax.tree.map(stays, optimizer, was.optimizer))
+        return going, now
+
+    numbers = numbers_of(state), status, evaluation.total, leaving, numbers_of(optimizer_state)
+    going, now = numbers_after(*numbers)
 
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
 
     # `finish` goes on from here: by a part of the step that leaves a ball, or to a flow's level,
-    # which begins a step, and of the last update no step is.
-    if protocol.ball is not None:
-        optimizer_state = stays(optimizer_state, state.optimizer)
-    elif isinstance(state.optimizer, LogLossTimeState):
+    # which begins a step, and of the last update no step is. Else it is of no more use.
+    whole = keep or protocol.ball is not None
+    if flow:
         trace = optimizer_state.trace
-        optimizer_state = stays(optimizer_state, state.optimizer)._replace(trace=trace)
-    return State(
+        trace = stays(trace, state.optimizer.trace) if whole else trace
+        optimizer_state = now.optimizer._replace(trace=trace)
+    elif whole:
+        optimizer_state = stays(optimizer_state, state.optimizer)
+    return state._replace(
         position=stays(moved, state.position),
-        start=state.start,
-        optimizer=optimizer_state,  # else of no more use to a run that ended
-        steps=state.steps + going.astype(jnp.int32),
-        log_loss=jnp.where(running, evaluation.total, state.log_loss),
-        level=state.level,
-        status=jnp.where(running, status, state.status),
-        key=state.key,
-        order=evaluation.order,
+        optimizer=optimizer_state,
+        steps=now.steps,
+        log_loss=now.log_loss,
+        status=now.status,
+        order=stays(evaluation.order, state.order) if keep else evaluation.order,
     )
 
 
@@ -311,7 +339,7 @@ def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> 
         evaluation = evaluate(state, data, protocol)
         there = (state.optimizer.stage == 0) & (evaluation.total <= state.level)
         known = evaluation._replace(aim=jnp.where(there, evaluation.total, jnp.inf))
-        status = status_at(known, state.steps, protocol, state.level)
+        status = status_at(known, state.steps, protocol.max_steps, state.level)
         return move(state, evaluation, status, protocol, state.level)
 
     going = jnp.where(met, Status.RUNNING, Status.STEP_CAP).astype(jnp.int32)
@@ -425,11 +453,11 @@ def _(
 
 
 def status_at(
-    evaluation: Evaluation, steps: Array, protocol: Protocol, target: float | Array
+    evaluation: Evaluation, steps: Array, max_steps: int | Array, target: float | Array
 ) -> Array:
     """How a run stands after so many steps: RUNNING, or the `Status` that it ends with here."""
     here, reached = evaluation.here, evaluation.aim <= target
-    status = jnp.where(steps >= protocol.max_steps, _at_cap(here.min_margin), Status.RUNNING)
+    status = jnp.where(steps >= max_steps, _at_cap(here.min_margin), Status.RUNNING)
     status = jnp.where(here.dead, Status.STALLED, status)
     status = jnp.where(reached, Status.CONVERGED, status)
     return jnp.where(jnp.isfinite(here.log_loss), status, Status.DIVERGED).astype(jnp.int32)
