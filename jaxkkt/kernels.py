@@ -1,11 +1,10 @@
 """Functions of a few numbers a run, each as one kernel of a CPU's program."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
@@ -23,35 +22,21 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     an array is computed again with every element.
 
     Arguments and results are scalars, or stacked by `jax.vmap`, in any tree. The function may not
-    sum or multiply arrays: for those XLA calls libraries, which its one kernel cannot. With other
-    arguments than traced ones it is called as it is.
+    sum, sort or multiply arrays: for those XLA calls libraries, which its one kernel cannot. With
+    other arguments than traced ones it is called as it is.
     """
 
     def on_cpu(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
+        # XLA ends the process at an argument that the kernel does not use, be it that others decide
+        # what it is for, or that it is a constant. So something is computed of all behind a
+        # barrier, and another keeps JAX from leaving that out.
+        @jax.jit
+        def kernel(*args: Any) -> Any:
+            args = jax.lax.optimization_barrier(args)
+            return function(*args), reduce(jnp.logical_or, map(_looked_at, jax.tree.leaves(args)))
 
-        def of_leaves(*leaves: Any) -> Any:
-            return function(*jax.tree.unflatten(tree, leaves))
-
-        traced, shape = jax.make_jaxpr(of_leaves, return_shape=True)(*leaves)
-        jaxpr = traced.jaxpr
-        used = _used(jaxpr)
-        # Arguments that are handed on are results of other operations, which would be marked.
-        handed_on = [
-            next((i for i, a in enumerate(jaxpr.invars) if a is out), None) for out in jaxpr.outvars
-        ]
-
-        def kernel(*some: Any) -> list[Any]:
-            left = iter(some)
-            zeros = (jnp.zeros(a.shape, a.dtype) for a in traced.in_avals)
-            given = [next(left) if u else z for u, z in zip(used, zeros, strict=True)]
-            found = jax.extend.core.jaxpr_as_fun(traced)(*given)
-            return [out for out, i in zip(found, handed_on, strict=True) if i is None]
-
-        computed = jax.jit(kernel)(*(leaf for leaf, u in zip(leaves, used, strict=True) if u))
-        marked = iter(set_xla_metadata(out, **AS_ONE_KERNEL) for out in computed)
-        found = [next(marked) if i is None else leaves[i] for i in handed_on]
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
+        found = jax.tree.map(lambda a: set_xla_metadata(a, **AS_ONE_KERNEL), kernel(*args))
+        return jax.lax.optimization_barrier(found)[0]
 
     @wraps(function)
     def call(*args: Any) -> Any:
@@ -63,19 +48,16 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _looked_at(number: jax.Array) -> jax.Array:
+    """What nobody knows before the number is there."""
+    return number != number if jnp.issubdtype(number.dtype, jnp.inexact) else number.astype(bool)
+
+
 def numbers_of(tree: Any) -> Any:
-    """The tree without its arrays, None in their place."""
-    return jax.tree.map(lambda leaf: None if jnp.ndim(leaf) else leaf, tree)
+    """The tree without its arrays and keys, None in their place."""
 
+    def number(leaf: Any) -> Any:
+        is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+        return None if jnp.ndim(leaf) or is_key else leaf
 
-def _used(jaxpr: Any) -> list[bool]:
-    """Which arguments a result is computed from. XLA ends the process where a kernel has others."""
-    needed = set(_variables(jaxpr.outvars)) - set(jaxpr.invars)
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            needed |= set(_variables(equation.invars))
-    return [argument in needed for argument in jaxpr.invars]
-
-
-def _variables(atoms: Any) -> list[Any]:
-    return [atom for atom in atoms if isinstance(atom, jax.extend.core.Var)]
+    return jax.tree.map(number, tree)

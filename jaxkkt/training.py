@@ -220,25 +220,25 @@ def move(
     @one_kernel
     def numbers_after(
         was: State, status: Array, total: Array, leaving: Array | None, optimizer: Any
-    ) -> tuple[Array, State]:
+    ) -> dict[str, Any]:
         """Whether the run goes on, and its numbers then."""
         running = was.status == Status.RUNNING
         if leaving is not None:
             left = jnp.where(was.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
             status = jnp.where((status == Status.RUNNING) & leaving, left, status)
         going = running & (status == Status.RUNNING)
-        now = was._replace(
-            steps=was.steps + going.astype(jnp.int32),
-            log_loss=jnp.where(going if keep and in_batches else running, total, was.log_loss),
-            status=jnp.where(running, status, was.status).astype(jnp.int32),
-        )
-        if flow:
-            stays = partial(jnp.where, going)
-            now = now._replace(optimizer=jax.tree.map(stays, optimizer, was.optimizer))
-        return going, now
+        stays = partial(jnp.where, going)
+        return {
+            "going": going,
+            "steps": was.steps + going.astype(jnp.int32),
+            "log_loss": jnp.where(going if keep and in_batches else running, total, was.log_loss),
+            "status": jnp.where(running, status, was.status).astype(jnp.int32),
+            "optimizer": jax.tree.map(stays, optimizer, was.optimizer) if flow else None,
+        }
 
     numbers = numbers_of(state), status, evaluation.total, leaving, numbers_of(optimizer_state)
-    going, now = numbers_after(*numbers)
+    now = numbers_after(*numbers)
+    going, of_flow = now.pop("going"), now.pop("optimizer")
 
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
@@ -249,15 +249,13 @@ def move(
     if flow:
         trace = optimizer_state.trace
         trace = stays(trace, state.optimizer.trace) if whole else trace
-        optimizer_state = now.optimizer._replace(trace=trace)
+        optimizer_state = of_flow._replace(trace=trace)
     elif whole:
         optimizer_state = stays(optimizer_state, state.optimizer)
     return state._replace(
         position=stays(moved, state.position),
         optimizer=optimizer_state,
-        steps=now.steps,
-        log_loss=now.log_loss,
-        status=now.status,
+        **now,
         order=stays(evaluation.order, state.order) if keep else evaluation.order,
     )
 

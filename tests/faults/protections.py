@@ -301,8 +301,8 @@ PROTECTIONS = (
         23,
         "a run ends with all of its state, where another goes on from there",
         "training.py",
-        "    stays = moved.status != Status.RUNNING\n",
-        "    stays = moved.status == Status.PAUSED\n",
+        "protocol, keep=pause is not None)\n",
+        "protocol, keep=False)\n",
         "test_trajectories.py::test_each_has_the_bits_of_itself_alone",
     ),
     Protection(
