@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def one(**axes) -> jk.Run:
-    (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 3, "seed": 0, **axes})
+    (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 20, "seed": 0, **axes})
     return run
 
 
