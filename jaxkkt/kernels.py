@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
-# Of XLA's CPU backend alone, and not documented: of versions that were not tried nothing is asked.
+# An undocumented attribute of XLA's CPU backend, so it is used with versions that were tried alone.
 TRIED = (0, 10)
 AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
@@ -22,8 +22,9 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     an array is computed again with every element.
 
     Arguments and results are scalars, or stacked by `jax.vmap`, in any tree. The function may not
-    sum, sort or multiply arrays: for those XLA calls libraries, which its one kernel cannot. With
-    other arguments than traced ones it is called as it is.
+    sum, sort or multiply arrays: for those XLA calls libraries, which its one kernel cannot. A
+    traced number that it closes over must always be used, as an argument need not be. With other
+    arguments than traced ones it is called as it is.
     """
 
     def on_cpu(*args: Any) -> Any:

@@ -186,7 +186,7 @@ def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> E
 
 def _aim(state: State, log_loss: Array) -> Array:
     """See `Evaluation`. A flow's step is not left half done, for its network would be undamped. The
-    next is told from the last, for it is chosen only after this."""
+    next is told from the last, for its size is chosen only in the update."""
     flow = state.optimizer
     if not isinstance(flow, LogLossTimeState):
         return log_loss
@@ -208,7 +208,7 @@ def move(
     """The state after an update by this gradient, where the run and its `status` are RUNNING; else
     it stays where it is, with that status. A flow's step aims no lower than `level`.
 
-    Of a run that stays its optimizer's state and order stay too with `keep`.
+    With `keep` a run that stays keeps its optimizer's state and order, too.
     """
     moved, optimizer_state = _updated(state, evaluation.here, protocol, level)
     leaving = None
@@ -228,6 +228,7 @@ def move(
             status = jnp.where((status == Status.RUNNING) & leaving, left, status)
         going = running & (status == Status.RUNNING)
         stays = partial(jnp.where, going)
+        # A mini-batch's log loss is part of the state, a full batch's is not, and says where it is.
         return {
             "going": going,
             "steps": was.steps + going.astype(jnp.int32),
