@@ -244,8 +244,9 @@ def move(
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
 
-    # `finish` goes on from here: by a part of the step that leaves a ball, or to a flow's level,
-    # which begins a step, and of the last update no step is. Else it is of no more use.
+    # A run that stays needs its optimizer's state where another goes on from it (`keep`), or where
+    # `finish` takes a part of its next step (a ball). A flow that `finish` leads to its level
+    # begins a step, which reads numbers alone.
     whole = keep or protocol.ball is not None
     if flow:
         trace = optimizer_state.trace

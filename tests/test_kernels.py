@@ -114,7 +114,6 @@ def test_only_a_cpu_and_versions_that_were_tried_are_asked_for_it(monkeypatch):
 
 
 UNUSED = """
-import itertools
 import jax, jax.numpy as jnp
 from jaxkkt.kernels import one_kernel
 
