@@ -254,16 +254,24 @@ def _squared_norm(gradient: Params | GramParams) -> Array:
 def _vanishes(gradient: Params | GramParams, suspected: Array) -> Array:
     """Whether all of a gradient is zero, where that is suspected.
 
-    A loop is skipped where nobody is suspected: few optimizers read the norm, and one that nobody
-    reads is a pass over all weights less. The barrier keeps XLA from computing it before the loop.
+    Few optimizers read the norm. On a CPU one that nobody reads is a pass over all weights less: a
+    loop is skipped where nobody is suspected, and the barrier keeps XLA from computing the norm
+    before it. An accelerator would wait for the host to decide on the loop, longer than on a pass.
     """
 
-    def look(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        again, _ = jax.lax.optimization_barrier((gradient, carry))
-        return jnp.array(False), _squared_norm(again) == 0
+    def in_a_loop(gradient: Params | GramParams, suspected: Array) -> Array:
+        def look(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            again, _ = jax.lax.optimization_barrier((gradient, carry))
+            return jnp.array(False), _squared_norm(again) == 0
 
-    before = suspected, jnp.array(False)
-    return jax.lax.while_loop(lambda carry: carry[0], look, before)[1]
+        before = suspected, jnp.array(False)
+        return jax.lax.while_loop(lambda carry: carry[0], look, before)[1]
+
+    def at_once(gradient: Params | GramParams, suspected: Array) -> Array:
+        return suspected & (_squared_norm(gradient) == 0)
+
+    found: Array = jax.lax.platform_dependent(gradient, suspected, cpu=in_a_loop, default=at_once)
+    return found
 
 
 def _dot(a: Array, b: Array) -> Array:

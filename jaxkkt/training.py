@@ -283,9 +283,14 @@ def _updated(
     fixed = _fixed(protocol)
     if fixed:  # not by weight decay either
         updates = updates._replace(**{n: jnp.zeros_like(getattr(updates, n)) for n in fixed})
-    # Where an optimizer keeps its updates, as momentum does, they are computed once, not twice.
+    # Where an optimizer keeps its updates, as momentum does, a CPU would compute them twice. An
+    # accelerator writes them and the position in one pass.
     if any(leaf.ndim for leaf in jax.tree.leaves(optimizer_state)):
-        updates, optimizer_state = jax.lax.optimization_barrier((updates, optimizer_state))
+        updates, optimizer_state = jax.lax.platform_dependent(
+            (updates, optimizer_state),
+            cpu=jax.lax.optimization_barrier,
+            default=lambda same: same,
+        )
     return optax.apply_updates(state.position, updates), optimizer_state
 
 

@@ -109,7 +109,7 @@ def test_only_a_cpu_and_versions_that_were_tried_are_asked_for_it(monkeypatch):
     traced = jax.jit(kernel).trace(*given)
     assert "inlineable" in traced.lower(lowering_platforms=("cpu",)).as_text()
     assert "inlineable" not in traced.lower(lowering_platforms=("cuda",)).as_text()
-    monkeypatch.setattr(kernels, "TRIED", (0, 9))
+    monkeypatch.setattr(kernels, "TRIED", ((0, 9),))
     assert not marked(lambda *some: one_kernel(plain)(*some), *given)
 
 

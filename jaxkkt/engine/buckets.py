@@ -36,6 +36,8 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
 # operations.
 OPERATIONS_PER_TRIP = 5e6
+# It looks for runs that have ended after so many trips.
+TRIPS_OF_AN_ACCELERATOR = 8
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
@@ -91,6 +93,11 @@ class Bucket:
     def turn(self) -> int:
         """How many runs are drawn, placed, taken out and measured at a time."""
         return max(1, self.slots // 2) if self.side_by_side else self.slots
+
+    @property
+    def trips_at_a_time(self) -> int:
+        """After how many it looks which runs have ended: an accelerator waits for the host then."""
+        return TRIPS_OF_AN_ACCELERATOR if self.side_by_side else 1
 
     @property
     def shared(self) -> tuple[Any, ...]:

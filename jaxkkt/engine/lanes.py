@@ -78,7 +78,7 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         # Others are taken in once half of those in lanes have ended; where none waits, all do.
         told = slots.advance(chunk, ended=half if queue or bucket.resumes else bucket.lanes)
         seconds, trips = perf_counter() - started, int(told.trips)
-        if trips == chunk:
+        if trips >= chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
 
         tally.run_seconds += seconds

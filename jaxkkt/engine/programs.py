@@ -324,7 +324,7 @@ class Report(NamedTuple):
 def _advance(
     batch: Slot, limits: Array, *, bucket: Bucket, rows: Rows, report: Layout
 ) -> tuple[Slot, Array]:
-    """The slots after at most `limits[0]` trips; fewer where no run waits and `limits[1]` of those
+    """The slots after about `limits[0]` trips; fewer where no run waits and `limits[1]` of those
     in lanes have ended."""
 
     def step(state: Any, fixed: tuple[Any, How]) -> Any:
@@ -332,8 +332,8 @@ def _advance(
         return training.advance(how.protocol, state, data, how.pause)
 
     sizes, how = jax.vmap(rows.unpack)(batch.words)
-    fixed = batch.data, how
-    states, trips = make_trips(step, batch.state, fixed, sizes.number, bucket.lanes, limits)
+    fixed, numbers, at_a_time = (batch.data, how), sizes.number, bucket.trips_at_a_time
+    states, trips = make_trips(step, batch.state, fixed, numbers, bucket.lanes, limits, at_a_time)
     told = Report(states.status, states.steps, states.log_loss, trips)
     return batch._replace(state=states), report.pack(told)
 

@@ -21,8 +21,10 @@ def make_trips(
     numbers: Int[Array, " slots"],
     lanes: int,
     limits: Int[Array, " 2"],
+    at_a_time: int = 1,
 ) -> tuple[Any, Int[Array, ""]]:
-    """Traced: the states after at most `limits[0]` trips, and how many were made.
+    """Traced: the states after about `limits[0]` trips, and how many were made: so many
+    `at_a_time`, where all slots are lanes.
 
     A trip takes `step(state, fixed)` of the run in every lane. `states` and `fixed` are stacked,
     one a slot. Where a run ends, the one of the smallest number that waits takes its lane. Once
@@ -35,7 +37,8 @@ def make_trips(
         left, state = _stepped_until(step)(limits[0], *alone, 0)
         return jax.tree.map(lambda a: a[None], state), limits[0] - left
     if len(numbers) == lanes:
-        left, states = _stepped_until(jax.vmap(step))(limits[0], states, fixed, at_most)
+        trips = _stepped_until(jax.vmap(step), at_a_time)
+        left, states = trips(limits[0], states, fixed, at_most)
         return states, limits[0] - left
     waiting = jnp.where(_running(states), numbers, jnp.iinfo(jnp.int32).max)
     queue = jnp.argsort(waiting).astype(jnp.int32)
@@ -59,17 +62,24 @@ def _few(states: Any, lanes: int, ended: Array) -> Array:
     return jnp.maximum(jnp.minimum(_count(states), lanes) - ended, 0)
 
 
-def _stepped_until(step: Step) -> Callable[..., tuple[Array, Any]]:
-    """Steps states until `at_most` so many of them run, or no trips are left."""
+def _stepped_until(step: Step, at_a_time: int = 1) -> Callable[..., tuple[Array, Any]]:
+    """Steps states until `at_most` so many of them run, or no trips are left. It looks after so
+    many steps `at_a_time`."""
 
     def trips(left: Array, states: Any, fixed: Any, at_most: Array | int) -> tuple[Array, Any]:
         def going(carry: tuple[Array, Any]) -> Array:
             return (carry[0] > 0) & (_count(carry[1]) > at_most)
 
-        def trip(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            return carry[0] - 1, step(carry[1], fixed)
+        def trip(_: Array | int, states: Any) -> Any:
+            return step(states, fixed)
 
-        return jax.lax.while_loop(going, trip, (left, states))
+        def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            left, states = carry
+            if at_a_time == 1:
+                return left - 1, trip(0, states)
+            return left - at_a_time, jax.lax.fori_loop(0, at_a_time, trip, states)
+
+        return jax.lax.while_loop(going, some, (left, states))
 
     return trips
 
