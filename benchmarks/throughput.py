@@ -34,7 +34,7 @@ from jaxkkt.engine import draws, measuring, merging, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.programs import Programs, compile_bucket
+from jaxkkt.engine.programs import Programs, Told, compile_bucket
 from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.tally import Tally
 
@@ -77,10 +77,8 @@ def placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
     batch = programs.idle()
     for i in range(0, len(runs), bucket.turn):
         mine = runs[i : i + bucket.turn]
-        rows = programs.rows.of_none(bucket)
-        for row, (slot, run) in zip(rows, enumerate(mine, i), strict=False):
-            programs.rows.tell(row, run, slot)
-        words = jax.device_put(rows)
+        told = [Told(run, slot) for slot, run in enumerate(mine, i)]
+        words = jax.device_put(programs.rows.telling(told, bucket))
         drawing = programs.rows.drawing(mine[0])
         drawn = draws.draw_batch(drawing, words, mine, bucket.slots, bucket.side_by_side)
         batch = programs.place(batch, words, drawn)

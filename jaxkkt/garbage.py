@@ -1,8 +1,11 @@
 """Python's garbage collector, where there is nothing for it to find."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
+
+SECONDS_BETWEEN_COLLECTIONS = 60.0
 
 
 @contextmanager
@@ -17,3 +20,19 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def seldom_collected() -> Iterator[Callable[[], None]]:
+    """The same for what takes long and leaves some garbage: calling what this gives collects it, now
+    and then. While rows land the collector would look at all of them at every few thousand."""
+    last = monotonic()
+
+    def collect() -> None:
+        nonlocal last
+        if monotonic() - last > SECONDS_BETWEEN_COLLECTIONS:
+            gc.collect()
+            last = monotonic()
+
+    with uncollected():
+        yield collect

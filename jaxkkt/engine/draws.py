@@ -109,11 +109,10 @@ class Drawing(NamedTuple):
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
-def drawn_on_device(run: Run, shape: tuple[int, int, int]) -> tuple[bool, bool]:
-    """Whether its start and its points are such as the device draws at this shape: some specs are
-    drawn at their own size only."""
-    own = (run.samples, run.d, run.width) == shape
-    start, points = (s.traceable and (own or s.any_size) for s in (run.initialization, run.data))
+def drawn_on_device(init: Initialization, data: Data, own_size: bool) -> tuple[bool, bool]:
+    """Whether start and points are such as the device draws, at the run's own size or a larger
+    one: some specs are drawn at their own size only."""
+    start, points = (spec.traceable and (own_size or spec.any_size) for spec in (init, data))
     return start, points
 
 
@@ -121,7 +120,8 @@ def drawing_of(run: Run, shape: tuple[int, int, int]) -> Drawing:
     """How the run is drawn at this shape."""
     m, d, k = shape
     init, data = run.initialization, run.data
-    traced_start, traced_points = drawn_on_device(run, shape)
+    own_size = (run.samples, run.d, run.width) == shape
+    traced_start, traced_points = drawn_on_device(init, data, own_size)
     at = jax.tree.map(np.asarray, SIZES.unpacked(np.zeros(SIZES.words, np.int32)))
     at = at._replace(samples=np.int32(run.samples), d=np.int32(run.d), width=np.int32(run.width))
     start = points = None

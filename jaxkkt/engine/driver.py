@@ -30,6 +30,7 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import those_with
+from jaxkkt.garbage import seldom_collected
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.columns import values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
@@ -219,6 +220,7 @@ def sweep(
         stack.enter_context(closing(meter))
         stop = stack.enter_context(listening())
         stack.enter_context(alone())
+        collect = stack.enter_context(seldom_collected())
         if stored is not None and len(rows) < len(mine):
             stack.enter_context(stored.writing(part, kept))
             with closing(remeasured(stored.lacking, stored.network, buckets, stop)) as found:
@@ -233,6 +235,7 @@ def sweep(
                 rows[row.run] = row._replace(kept=None)
                 work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
+            collect()
     if stop.is_set() and len(rows) < len(mine):
         where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
         raise Stopped(f"stopped after {len(rows)} of {len(mine)} runs; {where}", stop.number)

@@ -16,7 +16,7 @@ from jaxkkt.engine.buckets import lane_bytes
 from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout, numbers, sent_once
+from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
@@ -117,7 +117,8 @@ def _on_host(one: Measurement, run: Run, trained: Alone, curve: Params | None) -
         "protocol": lambda: numbers(run.protocol),
         "curve": lambda: curve,
     }
-    return jax.device_get(measured(one, *(given[name]() for name in one.needs())))
+    found = jax.device_get(measured(one, *(given[name]() for name in one.needs())))
+    return {name: np.asarray(value).tolist() for name, value in found.items()}
 
 
 def _jobs(
@@ -224,11 +225,8 @@ def _compute(
         beside = jax.tree.map(lambda a: np.pad(a, [(0, short)] + [(0, 0)] * (a.ndim - 1)), beside)
     sent = sent_once(rows, device())
     words = np.asarray(program(sent, trained, beside))[: len(job.runs)]
-    columns = jax.tree.map(np.ndarray.tolist, layout.unpacked(words))
-    return [
-        [{name: column[r] for name, column in some.items()} for some in columns]
-        for r in range(len(job.runs))
-    ]
+    of_each = [rows_of(columns, len(job.runs)) for columns in layout.unpacked(words)]
+    return list(map(list, zip(*of_each, strict=True)))
 
 
 def compile_measurements(

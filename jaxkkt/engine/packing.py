@@ -1,5 +1,6 @@
 """Numbers packed into one array: many small ones cross between host and device in one transfer."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -82,6 +83,14 @@ class Layout(NamedTuple):
             found.append(kept.reshape((*words.shape[:-1], *shape)).astype(dtype, copy=False))
             at += size
         return jax.tree.unflatten(self.tree, found)
+
+
+def rows_of(columns: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+    """On the host: what so many places of columns hold, as Python numbers and lists of them."""
+    if not columns:
+        return [{} for _ in range(count)]
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, some, strict=True)) for some in values]
 
 
 def _kept_as(dtype: str) -> Any:

@@ -1,6 +1,6 @@
 """The compiled functions that train a bucket's runs, in slots of a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -59,6 +59,16 @@ class How(NamedTuple):
     pause: Pause | None
 
 
+class Told(NamedTuple):
+    """A run that the device is told of: in which slot, its number there, and at which moment of its
+    curve."""
+
+    run: Run
+    slot: int
+    number: int = 0
+    moment: int = 0
+
+
 class Rows(NamedTuple):
     """How a bucket's runs are told to the device, each as a row of words.
 
@@ -88,19 +98,24 @@ class Rows(NamedTuple):
     def drawing(self, run: Run) -> Drawing:
         return self.drawings[_drawn_alike(run, self.shape)]
 
-    def tell(self, row: np.ndarray, run: Run, slot: int, number: int = 0, moment: int = 0) -> None:
-        """Writes a row of zeros: a run in a slot, its number, at a moment of its curve."""
-        drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
-        how = _how_words(run.protocol, run.curve, moment, self.resumes)
-        row[:_SIZES] = slot, number, _signed(run.seed), run.samples, run.d, run.width
-        row[_SIZES : _SIZES + len(drawn)] = drawn
-        row[len(row) - len(how) :] = how
-
-    def of_none(self, bucket: Bucket) -> np.ndarray:
-        """As many rows as a turn takes, of no run."""
-        words = np.zeros((bucket.turn, self.words), np.int32)
-        words[:, 0] = bucket.slots
-        return words
+    def telling(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
+        """As many rows as a turn takes: of these runs, and of none."""
+        rows = np.zeros((bucket.turn, self.words), np.int32)
+        rows[len(told) :, 0] = bucket.slots
+        if not told:
+            return rows
+        runs, mine = [one.run for one in told], rows[: len(told)]
+        mine[:, :_SIZES] = [
+            (one.slot, one.number, _signed(run.seed), run.samples, run.d, run.width)
+            for one, run in zip(told, runs, strict=True)
+        ]
+        for row, run in zip(mine, runs, strict=True):
+            drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
+            row[_SIZES : _SIZES + len(drawn)] = drawn
+        mine[:, _SIZES + self.room :] = [
+            _how_words(one.run.protocol, one.run.curve, one.moment, self.resumes) for one in told
+        ]
+        return rows
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
         """Traced: its sizes, and how it trains."""
@@ -115,8 +130,14 @@ def _signed(seed: int) -> int:
 def _drawn_alike(run: Run, shape: tuple[int, int, int]) -> Any:
     """Equal for runs that are drawn by one program at this shape; of what the host draws by kind
     alone."""
-    parts = run.initialization, run.data
-    return tuple(zip(map(_alike, parts), drawn_on_device(run, shape), strict=True))
+    return _drawn_so(run.initialization, run.data, run.network, shape)
+
+
+@by_identity
+def _drawn_so(init: Any, data: Any, network: Any, shape: tuple[int, int, int]) -> Any:
+    sizes = data.samples, data.d, network.width
+    by_device = drawn_on_device(init, data, sizes == shape)
+    return tuple(zip(map(_alike, (init, data)), by_device, strict=True))
 
 
 @by_identity

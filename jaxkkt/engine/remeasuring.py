@@ -13,7 +13,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import cores, device, settings, using
 from jaxkkt.engine.draws import Drawing, draw_batch, pad_params, stacked
 from jaxkkt.engine.measuring import measure_batch
-from jaxkkt.engine.programs import Rows
+from jaxkkt.engine.programs import Rows, Told
 from jaxkkt.engine.records import Known
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.trained import Trained
@@ -87,9 +87,7 @@ def _turns(
 def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
     """The networks with what they started from and trained on, as a sweep measures them."""
     m, d, k = bucket.measured_at
-    words = rows.of_none(bucket)
-    for row, (i, run) in zip(words, enumerate(kept), strict=False):
-        rows.tell(row, run, i)
+    words = rows.telling([Told(run, i) for i, run in enumerate(kept)], bucket)
     drawing, runs = rows.drawing(next(iter(kept))), list(kept)
     drawn = draw_batch(drawing, jnp.asarray(words), runs, bucket.slots, bucket.side_by_side)
     params = stacked([pad_params(one, k, d) for one in kept.values()], bucket.turn)

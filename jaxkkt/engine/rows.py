@@ -4,8 +4,6 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
@@ -39,8 +37,9 @@ class Row(NamedTuple):
         """
         values, owners = dict(self.values), dict(self.owners)
         for i, some in zip(places or range(len(measured)), measured, strict=True):
-            refuse_twice(self.run, i, some.keys() & values.keys())
-            values |= plain(some)
+            if not values.keys().isdisjoint(some):
+                refuse_twice(self.run, i, some.keys() & values.keys())
+            values |= some
             owners |= dict.fromkeys(some, i)
         return self._replace(values=values, owners=owners)
 
@@ -52,14 +51,6 @@ def refuse_twice(run: Run, i: int, names: Collection[str]) -> None:
             f"the measurement {run.measure[i].label!r} returns {name!r}, which is there already: "
             "call it something else"
         )
-
-
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and lists of them."""
-    return {
-        name: value if isinstance(value, int | float | list) else np.asarray(value).tolist()
-        for name, value in values.items()
-    }
 
 
 def all_raised(runs: Sequence[Run], error: Exception) -> list[Row]:

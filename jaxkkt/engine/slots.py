@@ -1,8 +1,8 @@
 """A stream's slots: runs are put into them, taken out, measured, and saved on their way."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -22,21 +22,20 @@ from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
 from jaxkkt.engine.measuring import measure_batch
 from jaxkkt.engine.names import CURVE
-from jaxkkt.engine.packing import sent_once
-from jaxkkt.engine.programs import Programs, Report, Slot, restore
-from jaxkkt.engine.rows import Row, all_raised, plain, raised
+from jaxkkt.engine.packing import rows_of, sent_once
+from jaxkkt.engine.programs import Programs, Report, Slot, Told, restore
+from jaxkkt.engine.rows import Row, all_raised, raised
 from jaxkkt.engine.trained import Alone
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.store.arrays import digest_of
 from jaxkkt.training import Status
 
 RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Occupant:
     """A run in its slot, those that go on from its end, and what was measured on its way. It came
     there as the `number`th. `steps_before` were trained before, up to its checkpoint or another's
@@ -46,8 +45,8 @@ class _Occupant:
     number: int
     began: float
     steps_before: int = 0
-    moments: list[dict[str, Any]] = field(default_factory=list)
-    networks: list[Params] = field(default_factory=list)
+    moments: tuple[dict[str, Any], ...] = ()
+    networks: tuple[Params, ...] = ()
 
     @property
     def run(self) -> Run:
@@ -127,9 +126,11 @@ class Slots:
 
     def _next(self, queue: deque[Trajectory], most: int) -> list[Trajectory]:
         """Some whose runs are drawn alike."""
-        rows, taken = self._programs.rows, list[Trajectory]()
+        rows, taken, first = self._programs.rows, list[Trajectory](), None
         while len(taken) < most and (one := _popped(queue)) is not None:
-            if taken and rows.drawing(one[0]) != rows.drawing(taken[0][0]):
+            drawing = rows.drawing(one[0])
+            first = first or drawing
+            if drawing != first:
                 queue.appendleft(one)
                 break
             taken.append(one)
@@ -138,16 +139,18 @@ class Slots:
     def _place(self, mine: Mapping[int, Run]) -> None:
         rows, bucket = self._programs.rows, self.bucket
         found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
-        told = self._programs.rows.of_none(self.bucket)
-        for row, (i, run) in zip(told, mine.items(), strict=False):
-            rows.tell(row, run, i, self._at(i).number, len(self._at(i).moments))
-        runs = list(mine.values())
-        words = jax.device_put(told)
+        runs, words = list(mine.values()), jax.device_put(self._telling(mine))
         drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
         self._arrays = self._programs.place(self._arrays, words, drawn)
         for i, state in found.items():
             if state is not None:
                 self._arrays = restore(self._arrays, np.int32(i), state)
+
+    def _telling(self, slots: Iterable[int]) -> np.ndarray:
+        """How the device is told of the runs in these slots, where they stand."""
+        ones = ((i, self._at(i)) for i in slots)
+        told = [Told(one.run, i, one.number, len(one.moments)) for i, one in ones]
+        return self._programs.rows.telling(told, self.bucket)
 
     def _at(self, i: int) -> _Occupant:
         one = self._slots[i]
@@ -173,8 +176,8 @@ class Slots:
             try:
                 if isinstance(found, Exception):
                     raise found
-                row = _row(one, ending, trained.params, found, one.run in self._keep)
-                row = row._replace(computed_as=self._computed_with)
+                kept = trained.params if one.run in self._keep else None
+                row = _row(one, ending, found, trained.digest, self._computed_with, kept)
             except Exception as error:
                 row = raised(one.run, error)
             yield row, steps[i] - one.steps_before
@@ -193,8 +196,8 @@ class Slots:
         places = np.full(bucket.turn, bucket.slots, np.int32)
         places[: len(slots)] = slots
         trained, words = programs.decode(places, self._arrays)
-        columns, told = programs.ending.unpacked(np.asarray(words))
-        endings = {name: column.tolist() for name, column in columns.items()}
+        columns, told = programs.ending.unpacked(np.asarray(words)[: len(slots)])
+        endings = rows_of(columns, len(slots))
         mine = [self._at(i) for i in slots]
         runs = [one.run for one in mine]
         curves = [_curve(one) for one in mine]
@@ -202,7 +205,7 @@ class Slots:
         params = jax.device_get(trained.params) if told is None else told
         trained = trained._replace(params=params)
         return [
-            _Ended(i, one, trained.at(r, one.run), {n: v[r] for n, v in endings.items()}, found[r])
+            _Ended(i, one, trained.at(r, one.run), endings[r], found[r])
             for r, (i, one) in enumerate(zip(slots, mine, strict=True))
         ]
 
@@ -223,11 +226,7 @@ class Slots:
         if not slots:
             return
         assert self._programs.resume is not None
-        told = self._programs.rows.of_none(self.bucket)
-        for row, i in zip(told, slots, strict=False):
-            one = self._at(i)
-            self._programs.rows.tell(row, one.run, i, one.number, len(one.moments))
-        self._arrays = self._programs.resume(self._arrays, told)
+        self._arrays = self._programs.resume(self._arrays, self._telling(slots))
 
     def _undrawn(self, left: Trajectory) -> list[Row]:
         """The rows of runs whose data cannot be trained on."""
@@ -247,7 +246,7 @@ class Slots:
         if found is None:
             return None
         one.began -= found.seconds
-        one.moments, one.networks = list(found.moments), list(found.networks)
+        one.moments, one.networks = tuple(found.moments), tuple(found.networks)
         state = jax.tree.unflatten(structure, found.state)
         one.steps_before = int(state.steps)
         return state
@@ -302,15 +301,22 @@ def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: Any) ->
     }
     for values in found:
         noted |= values
-    one.moments.append(noted)
-    one.networks.append(params)
+    one.moments += (noted,)
+    one.networks += (params,)
 
 
 def _outputs(params: Params, x: Any) -> Any:
     return np.maximum(x @ params.w.T + params.b, 0) @ params.v
 
 
-def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, keep: bool) -> Row:
+def _row(
+    one: _Occupant,
+    ending: dict[str, Any],
+    found: Any,
+    network: str,
+    computed_as: str,
+    kept: Params | None,
+) -> Row:
     run = one.run
     values: dict[str, Any] = {}
     if run.curve is not None:
@@ -318,12 +324,10 @@ def _row(one: _Occupant, ending: dict[str, Any], params: Params, found: Any, kee
         for name in dict.fromkeys(name for moment in one.moments for name in moment):
             reached = [np.asarray(moment[name], float) for moment in one.moments]
             nothing = [np.full(reached[0].shape, np.nan)] * missing
-            values[CURVE + name] = np.stack(reached + nothing)
+            values[CURVE + name] = np.stack(reached + nothing).tolist()
     values |= ending
     seconds = perf_counter() - one.began
-    network = digest_of(params._asdict())
-    row = Row(run, plain(values), {}, seconds, network=network, kept=params if keep else None)
-    return row.with_values(found)
+    return Row(run, values, {}, seconds, computed_as, network, kept).with_values(found)
 
 
 def _popped(queue: deque[Trajectory]) -> Trajectory | None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.store.arrays import digest_of
 
 
 class Trained(NamedTuple):
@@ -30,11 +31,16 @@ class Alone:
 
     @property
     def params(self) -> Params:
-        return self._network(self._all.params)
+        return _copy(self._network(self._all.params))
 
     @property
     def start(self) -> Params:
-        return self._network(self._all.start)
+        return _copy(self._network(self._all.start))
+
+    @property
+    def digest(self) -> str:
+        """A hash of the parameters."""
+        return digest_of(self._network(self._all.params)._asdict())
 
     @property
     def data(self) -> Dataset:
@@ -42,9 +48,13 @@ class Alone:
         return Dataset(x[: self._run.samples, : self._run.d].copy(), y[: self._run.samples].copy())
 
     def _network(self, some: Params) -> Params:
-        w, b, v = (np.asarray(leaf)[self._i] for leaf in some)
-        k, d = self._run.width, self._run.d
-        return Params(w[:k, :d].copy(), b[:k].copy(), v[:k].copy())
+        i, k, d = self._i, self._run.width, self._run.d
+        w, b, v = some
+        return Params(np.asarray(w)[i, :k, :d], np.asarray(b)[i, :k], np.asarray(v)[i, :k])
+
+
+def _copy(params: Params) -> Params:
+    return Params(*map(np.array, params))
 
 
 def network_like(width: int, dim: int) -> Any:
