@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-SECONDS_BETWEEN_COLLECTIONS = 60.0
+SECONDS_BETWEEN_COLLECTIONS = 20.0
 
 
 @contextmanager
@@ -24,8 +24,8 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def seldom_collected() -> Iterator[Callable[[], None]]:
-    """The same for what takes long and leaves some garbage: calling what this gives collects it, now
-    and then. While rows land the collector would look at all of them at every few thousand."""
+    """The same for what takes long and leaves some garbage: to call what this gives collects it,
+    now and then. By itself the collector would look at all rows at every few thousand."""
     last = monotonic()
 
     def collect() -> None:

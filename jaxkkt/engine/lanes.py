@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from time import perf_counter
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.rows import Row
-from jaxkkt.engine.slots import RAISED, RUNNING, Slots
+from jaxkkt.engine.slots import RAISED, RUNNING, Beside, Slots
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.runs.run import Run
@@ -56,14 +57,26 @@ def run_bucket(
 
     Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
-    slots = Slots(bucket, programs, checkpoints, keep)
-    try:
-        yield from _run(slots, queue, tally, stop)
-    except jax.errors.JaxRuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        yield from slots.undrawn
-        raise OutOfMemory(slots.left, bucket.lane_bytes) from error
+    with _another_thread(bucket.side_by_side) as beside:
+        slots = Slots(bucket, programs, checkpoints, keep, beside)
+        try:
+            yield from _run(slots, queue, tally, stop)
+        except jax.errors.JaxRuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            yield from slots.undrawn
+            raise OutOfMemory(slots.left, bucket.lane_bytes) from error
+
+
+@contextmanager
+def _another_thread(wanted: bool) -> Iterator[Beside]:
+    """Where an accelerator trains, so that rows are made meanwhile. A stream of a CPU has a core of
+    its own, so there one follows the other."""
+    if not wanted:
+        yield lambda function: function
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda function: pool.submit(function).result
 
 
 def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None) -> Iterator[Row]:
@@ -74,10 +87,11 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         occupied = slots.occupied
         if not occupied:
             break
-        started = perf_counter()
         # Others are taken in once half of those in lanes have ended; where none waits, all do.
-        told = slots.advance(chunk, ended=half if queue or bucket.resumes else bucket.lanes)
-        seconds, trips = perf_counter() - started, int(told.trips)
+        wait = slots.advance(chunk, ended=half if queue or bucket.resumes else bucket.lanes)
+        yield from _rows(slots, tally)
+        told, seconds = wait()
+        trips = int(told.trips)
         if trips >= chunk:
             chunk = max(1, int(chunk * np.clip(CHUNK_SECONDS / seconds, 0.25, 4)))
 
@@ -94,14 +108,21 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
         if running and all(status[i] == RAISED for i in ended):
             ended = []  # told beside others that end
         for i in range(0, len(ended), bucket.turn):
-            for row, steps in slots.take_out(ended[i : i + bucket.turn], told):
-                tally.useful_steps += steps
-                yield row
-        if ended:
-            yield from slots.undrawn
-            slots.undrawn.clear()
+            slots.take_out(ended[i : i + bucket.turn], told)
         slots.save_if_due()
+    yield from _rows(slots, tally)
     yield from slots.undrawn
     if stop and stop.is_set():
         slots.save(SECONDS_WORTH_SAVING)
     tally.rest()
+
+
+def _rows(slots: Slots, tally: Tally) -> Iterator[Row]:
+    """Those that there are; after them, so as not to be the first, those of runs not drawn."""
+    found = list(slots.rows())
+    for row, steps in found:
+        tally.useful_steps += steps
+        yield row
+    if found:
+        yield from slots.undrawn
+        slots.undrawn.clear()

@@ -1,6 +1,7 @@
 """Measuring trained networks, several at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -66,25 +67,46 @@ def measure_batch(
     trained: Trained,
     side_by_side: bool,
     curves: Sequence[Params | None],
-) -> list[list[Values] | Exception]:
-    """What each run's measurements return for its network, by name, as numbers and lists of them;
-    or what raised instead.
+) -> Callable[[], list[list[Values] | Exception]]:
+    """Begins to measure some networks. What this gives waits for it: what each run's measurements
+    return for its network, by name, as numbers and lists of them; or what raised instead.
 
     The first of `trained` are the runs' networks, at a padded size. Those measurements that are
-    `padded` see that size, the others the run's own; those that run `on_host` run one by one.
+    `padded` see that size, the others the run's own; those that run `on_host` run one by one, when
+    waited for.
     """
-    found: list[dict[int, Values]] = [{} for _ in runs]
     raised: dict[int, Exception] = {}
+    begun = []
     for job in _jobs(runs, asked, trained.data.x.shape[-1], raised):
-        try:
-            values = _compute(job, runs, trained, side_by_side)
-        except Exception as error:
-            if out_of_memory(error):
-                raise
-            raised |= dict.fromkeys(job.runs, error)
-            continue
-        for i, some in zip(job.runs, values, strict=True):
-            found[i] |= dict(zip(job.groups[0].places, some, strict=True))
+        with _told_to(job, raised):
+            begun.append((job, _begin(job, runs, trained, side_by_side)))
+    return partial(_measured, runs, asked, trained, curves, begun, raised)
+
+
+@contextmanager
+def _told_to(job: Job, raised: dict[int, Exception]) -> Iterator[None]:
+    """What raises within ends the job's runs."""
+    try:
+        yield
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raised |= dict.fromkeys(job.runs, error)
+
+
+def _measured(
+    runs: Sequence[Run],
+    asked: Sequence[tuple[Measurement, ...]],
+    trained: Trained,
+    curves: Sequence[Params | None],
+    begun: Sequence[tuple[Job, Callable[[], list[list[Values]]]]],
+    raised: dict[int, Exception],
+) -> list[list[Values] | Exception]:
+    found: list[dict[int, Values]] = [{} for _ in runs]
+    for job, values in begun:
+        with _told_to(job, raised):
+            for i, some in zip(job.runs, values(), strict=True):
+                found[i] |= dict(zip(job.groups[0].places, some, strict=True))
     for i, run in enumerate(runs):
         places = [j for j, one in enumerate(asked[i]) if one.on_host]
         if places and i not in raised:
@@ -210,9 +232,9 @@ def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
     )
 
 
-def _compute(
+def _begin(
     job: Job, runs: Sequence[Run], trained: Trained, side_by_side: bool
-) -> list[list[Values]]:
+) -> Callable[[], list[list[Values]]]:
     kind, count = job.kind, len(trained.params.v)
     program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, here())
     rows = np.full((count, 1 + kind.measurements.words + kind.protocol.words), -1, np.int32)
@@ -223,10 +245,14 @@ def _compute(
     if not kind.shared:
         short = count - len(job.runs)
         beside = jax.tree.map(lambda a: np.pad(a, [(0, short)] + [(0, 0)] * (a.ndim - 1)), beside)
-    sent = sent_once(rows, device())
-    words = np.asarray(program(sent, trained, beside))[: len(job.runs)]
-    of_each = [rows_of(columns, len(job.runs)) for columns in layout.unpacked(words)]
-    return list(map(list, zip(*of_each, strict=True)))
+    computed = program(sent_once(rows, device()), trained, beside)
+
+    def values() -> list[list[Values]]:
+        words, many = np.asarray(computed), len(job.runs)
+        of_each = [rows_of(columns, many) for columns in layout.unpacked(words[:many])]
+        return list(map(list, zip(*of_each, strict=True)))
+
+    return values
 
 
 def compile_measurements(

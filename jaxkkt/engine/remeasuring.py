@@ -44,9 +44,8 @@ def remeasured(
         try:
             with using(mode, place):
                 trained = _trained(bucket, rows, mine)
-                found = measure_batch(
-                    list(mine), asked, trained, bucket.side_by_side, [None] * len(mine)
-                )
+                nowhere = [None] * len(mine)
+                found = measure_batch(list(mine), asked, trained, bucket.side_by_side, nowhere)()
         except Exception as error:
             return [raised(run, error) for run in mine]
         return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]

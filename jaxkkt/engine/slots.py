@@ -60,21 +60,39 @@ class _Occupant:
 
 
 class _Ended(NamedTuple):
-    """A run that has ended or paused: its network, how it stands, and what was measured of it, or
-    what raised."""
+    """A run that has ended or paused: its network, how it stands, what was measured of it, or what
+    raised, and the steps that it made here."""
 
     slot: int
     one: _Occupant
     trained: Alone
     ending: dict[str, Any]
     found: list[dict[str, Any]] | Exception
+    steps: int
+
+
+class _Begun(NamedTuple):
+    """Runs that are being measured, and what waits for them."""
+
+    ones: tuple[_Occupant, ...]
+    wait: Callable[[], list[_Ended]]
+
+
+# Begins what it is given, and returns what waits for it.
+Beside = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 
 class Slots:
-    """A stream's slots: which run is in which, and the device's side of them."""
+    """A stream's slots: which run is in which, and the device's side of them. Steps are taken
+    `beside` what this thread does meanwhile."""
 
     def __init__(
-        self, bucket: Bucket, programs: Programs, checkpoints: Path | None, keep: Collection[Run]
+        self,
+        bucket: Bucket,
+        programs: Programs,
+        checkpoints: Path | None,
+        keep: Collection[Run],
+        beside: Beside,
     ) -> None:
         self.bucket, self._programs, self._keep = bucket, programs, keep
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
@@ -82,13 +100,18 @@ class Slots:
         self._slots: list[_Occupant | None] = [None] * bucket.slots
         self._numbers = count()
         self._arrays: Slot | None = None
+        self._beside = beside
+        self._ended: deque[_Begun] = deque()
+        self._made: list[tuple[Row, int]] = []
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
         # few rows not all are errors then, unless all runs are.
         self.undrawn: list[Row] = []
 
     @property
     def left(self) -> list[Trajectory]:
-        return [one.trajectory for one in self._slots if one is not None]
+        """Of the runs in slots, and of those that have ended and have no row yet."""
+        unmeasured = [(one.run,) for begun in self._ended for one in begun.ones]
+        return unmeasured + [one.trajectory for one in self._slots if one is not None]
 
     @property
     def occupied(self) -> list[int]:
@@ -157,67 +180,93 @@ class Slots:
         assert one is not None
         return one
 
-    def advance(self, chunk: int, ended: int) -> Report:
-        """All slots by so many trips, or until no run waits and so many in lanes have ended."""
+    def advance(self, chunk: int, ended: int) -> Callable[[], tuple[Report, float]]:
+        """Begins to step all slots by so many trips, or until no run waits and so many in lanes
+        have ended. What this gives waits for it, and tells the seconds that it took."""
         limits = sent_once(np.array([chunk, ended], np.int32), device())
-        self._arrays, told = self._programs.advance(self._arrays, limits)
-        return self._programs.report.unpacked(np.asarray(told))
+        report, advance, arrays = self._programs.report, self._programs.advance, self._arrays
 
-    def take_out(self, slots: Sequence[int], told: Report) -> Iterator[tuple[Row, int]]:
-        """Measures the runs in these slots; the rows of those that have ended, and the steps
-        that they made in lanes here."""
+        def train() -> tuple[Slot, np.ndarray, float]:
+            started = perf_counter()
+            stepped, words = advance(arrays, limits)
+            return stepped, np.asarray(words), perf_counter() - started
+
+        trained = self._beside(train)
+
+        def wait() -> tuple[Report, float]:
+            self._arrays, words, seconds = trained()
+            return report.unpacked(words), seconds
+
+        return wait
+
+    def take_out(self, slots: Sequence[int], told: Report) -> None:
+        """Takes the runs that have ended out of these slots, and begins to measure them; `rows` has
+        theirs. Those that have paused are measured, and go on."""
         status, steps = told.status.tolist(), told.steps.tolist()
         undrawn = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if i not in undrawn and i not in paused]
-        ended = self._measured(at_the_end, _at_its_end)
-        for i, one, trained, ending, found in ended:
-            self._slots[i] = one.next(steps[i])
-            try:
-                if isinstance(found, Exception):
-                    raise found
-                kept = trained.params if one.run in self._keep else None
-                row = _row(one, ending, found, trained.digest, self._computed_with, kept)
-            except Exception as error:
-                row = raised(one.run, error)
-            yield row, steps[i] - one.steps_before
-        yield from self._noted(self._measured(paused, _on_its_way), steps)
+        if at_the_end:
+            self._ended.append(self._begin_to_measure(at_the_end, _at_its_end, steps))
+            for i in at_the_end:
+                self._slots[i] = self._at(i).next(steps[i])
+        if paused:
+            self._note(self._begin_to_measure(paused, _on_its_way, steps))
         self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
         for i in undrawn:
             left, self._slots[i] = self._at(i).trajectory, None
-            yield from ((row, 0) for row in self._undrawn(left))
+            self._made += [(row, 0) for row in self._undrawn(left)]
 
-    def _measured(
-        self, slots: Sequence[int], asked: Callable[[Run], tuple[Measurement, ...]]
-    ) -> list[_Ended]:
-        if not slots:
-            return []
+    def rows(self) -> Iterator[tuple[Row, int]]:
+        """The rows of the runs that were taken out, and the steps that they made in lanes here."""
+        while self._ended:
+            self._made += list(map(self._row, self._ended[0].wait()))
+            self._ended.popleft()
+        made, self._made = self._made, []
+        yield from made
+
+    def _row(self, ended: _Ended) -> tuple[Row, int]:
+        run, found = ended.one.run, ended.found
+        try:
+            if isinstance(found, Exception):
+                raise found
+            kept = ended.trained.params if run in self._keep else None
+            row = _row(ended, self._computed_with, kept).with_values(found)
+        except Exception as error:
+            row = raised(run, error)
+        return row, ended.steps
+
+    def _begin_to_measure(
+        self,
+        slots: Sequence[int],
+        asked: Callable[[Run], tuple[Measurement, ...]],
+        steps: Sequence[int],
+    ) -> _Begun:
         programs, bucket = self._programs, self.bucket
         places = np.full(bucket.turn, bucket.slots, np.int32)
         places[: len(slots)] = slots
         trained, words = programs.decode(places, self._arrays)
-        columns, told = programs.ending.unpacked(np.asarray(words)[: len(slots)])
-        endings = rows_of(columns, len(slots))
         mine = [self._at(i) for i in slots]
-        runs = [one.run for one in mine]
-        curves = [_curve(one) for one in mine]
+        runs, curves = [one.run for one in mine], [_curve(one) for one in mine]
+        made = [steps[i] - one.steps_before for i, one in zip(slots, mine, strict=True)]
         found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
-        params = jax.device_get(trained.params) if told is None else told
-        trained = trained._replace(params=params)
-        return [
-            _Ended(i, one, trained.at(r, one.run), endings[r], found[r])
-            for r, (i, one) in enumerate(zip(slots, mine, strict=True))
-        ]
 
-    def _noted(self, paused: Sequence[_Ended], steps: Sequence[int]) -> Iterator[tuple[Row, int]]:
-        """Notes the moments of runs that have paused; the rows of those that cannot go on."""
-        for i, one, trained, ending, found in paused:
+        def wait() -> list[_Ended]:
+            columns, told = programs.ending.unpacked(np.asarray(words)[: len(mine)])
+            params = jax.device_get(trained.params) if told is None else told
+            endings, on_host = rows_of(columns, len(mine)), trained._replace(params=params)
+            alone = [on_host.at(r, run) for r, run in enumerate(runs)]
+            return list(map(_Ended, slots, mine, alone, endings, found(), made))
+
+        return _Begun(tuple(mine), wait)
+
+    def _note(self, paused: _Begun) -> None:
+        """Notes the moments of runs that have paused; those that cannot go on have rows."""
+        for i, one, trained, ending, found, made in paused.wait():
             if isinstance(found, Exception):
                 self._slots[i] = None
-                made = steps[i] - one.steps_before
-                for row in all_raised(one.trajectory, found):
-                    yield row, made
-                    made = 0
+                steps = [made, *[0] * (len(one.trajectory) - 1)]
+                self._made += zip(all_raised(one.trajectory, found), steps, strict=True)
             else:
                 _note(one, trained, ending, found)
 
@@ -309,15 +358,9 @@ def _outputs(params: Params, x: Any) -> Any:
     return np.maximum(x @ params.w.T + params.b, 0) @ params.v
 
 
-def _row(
-    one: _Occupant,
-    ending: dict[str, Any],
-    found: Any,
-    network: str,
-    computed_as: str,
-    kept: Params | None,
-) -> Row:
-    run = one.run
+def _row(ended: _Ended, computed_as: str, kept: Params | None) -> Row:
+    """But for what was measured at its end."""
+    one, run, network = ended.one, ended.one.run, ended.trained.digest
     values: dict[str, Any] = {}
     if run.curve is not None:
         missing = len(run.curve.moments) - len(one.moments)
@@ -325,9 +368,9 @@ def _row(
             reached = [np.asarray(moment[name], float) for moment in one.moments]
             nothing = [np.full(reached[0].shape, np.nan)] * missing
             values[CURVE + name] = np.stack(reached + nothing).tolist()
-    values |= ending
+    values |= ended.ending
     seconds = perf_counter() - one.began
-    return Row(run, values, {}, seconds, computed_as, network, kept).with_values(found)
+    return Row(run, values, {}, seconds, computed_as, network, kept)
 
 
 def _popped(queue: deque[Trajectory]) -> Trajectory | None:

@@ -1,5 +1,6 @@
 """Streams: threads that train side by side, each a batch of lanes of its own."""
 
+import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -86,7 +87,8 @@ def run_streams(
                 told = "out of memory with %d networks (%s): going on with %d"
                 log.warning(told, bucket.slots, bucket.computed_as, lanes)
                 bucket = bucket.with_lanes(lanes)
-                programs = compile_bucket(bucket)
+            gc.collect()  # frames of what raised hold the memory of the lanes
+            programs = compile_bucket(bucket)
 
     def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:
         while not stop.is_set():

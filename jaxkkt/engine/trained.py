@@ -49,12 +49,12 @@ class Alone:
 
     def _network(self, some: Params) -> Params:
         i, k, d = self._i, self._run.width, self._run.d
-        w, b, v = some
-        return Params(np.asarray(w)[i, :k, :d], np.asarray(b)[i, :k], np.asarray(v)[i, :k])
+        w, b, v = (np.asarray(leaf)[i] for leaf in some)
+        return Params(w[:k, :d], b[:k], v[:k])
 
 
 def _copy(params: Params) -> Params:
-    return Params(*map(np.array, params))
+    return jax.tree.map(np.array, params)
 
 
 def network_like(width: int, dim: int) -> Any:
