@@ -155,9 +155,16 @@ def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
         advance=timed("advance", programs.advance),
         decode=timed("decode", programs.decode),
     )
+    begin = slots.measure_batch
+    measured = timed("measure", lambda *args: begin(*args)())
+
+    def measure_batch(*args: Any) -> Any:
+        found = measured(*args)
+        return lambda: found
+
     with _replaced(
         (slots, "draw_batch", timed("draw", slots.draw_batch)),
-        (slots, "measure_batch", timed("measure", slots.measure_batch)),
+        (slots, "measure_batch", measure_batch),
     ):
         started = time.perf_counter()
         list(run_bucket(bucket, deque(bucket.trajectories), timing_, Tally()))

@@ -38,6 +38,8 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 OPERATIONS_PER_TRIP = 5e6
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 8
+# Others are taken in once one in so many lanes is idle.
+REFILLS = 2
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
@@ -92,7 +94,7 @@ class Bucket:
     @property
     def turn(self) -> int:
         """How many runs are drawn, placed, taken out and measured at a time."""
-        return max(1, self.slots // 2) if self.side_by_side else self.slots
+        return max(1, self.slots // REFILLS) if self.side_by_side else self.slots
 
     @property
     def trips_at_a_time(self) -> int:

@@ -10,7 +10,7 @@ from threading import Event
 import jax
 import numpy as np
 
-from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.buckets import REFILLS, Bucket
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.rows import Row
@@ -81,14 +81,14 @@ def _another_thread(wanted: bool) -> Iterator[Beside]:
 
 def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None) -> Iterator[Row]:
     bucket = slots.bucket
-    chunk, expected, half = FIRST_CHUNK, bucket.guessed_steps, max(1, bucket.lanes // 2)
+    chunk, expected, few = FIRST_CHUNK, bucket.guessed_steps, max(1, bucket.lanes // REFILLS)
     while not (stop and stop.is_set()):
         slots.take_in(queue)
         occupied = slots.occupied
         if not occupied:
             break
-        # Others are taken in once half of those in lanes have ended; where none waits, all do.
-        wait = slots.advance(chunk, ended=half if queue or bucket.resumes else bucket.lanes)
+        # Where none waits to be taken in, all run to their ends.
+        wait = slots.advance(chunk, ended=few if queue or bucket.resumes else bucket.lanes)
         yield from _rows(slots, tally)
         told, seconds = wait()
         trips = int(told.trips)
