@@ -34,8 +34,8 @@ LARGEST_PADDING_SHARE = 0.25
 LANE_SHARE = 0.4
 UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
-# operations.
-OPERATIONS_PER_TRIP = 5e6
+# operations (17 microseconds of an H200, `python -m benchmarks.throughput`).
+OPERATIONS_PER_TRIP = 6e7
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 8
 # Others are taken in once one in so many lanes is idle.
@@ -53,8 +53,9 @@ PORTIONS = 8
 # long: buckets of few runs share programs of round sizes, others have their own.
 SECONDS_PER_ELEMENT = 1.5e-7
 SECONDS_PER_PROGRAM = 2.0
-# Lanes wait for the slowest of them about this share of a run at a bucket's end.
-WAIT_AT_END = 0.15
+# Lanes wait for the slowest of them about so many runs at a bucket's end, beside a quarter of the
+# time of every other: others are taken in once half are idle.
+WAIT_AT_END = 1.35
 
 
 @dataclass(frozen=True)
@@ -379,8 +380,7 @@ def _lanes(trajectories: int, most: int, work: float) -> int:
     if most <= 1:
         return 1
 
-    def cost(lanes: int) -> float:
-        return (-(-trajectories // lanes) + WAIT_AT_END) * (OPERATIONS_PER_TRIP + lanes * work)
-
     # At least 2: a batch of one is compiled to other bits.
-    return min(range(2, max(2, min(most, trajectories)) + 1), key=cost)
+    lanes = np.arange(2, max(2, min(most, trajectories)) + 1)
+    trips = -(-trajectories // lanes) + WAIT_AT_END
+    return int(lanes[np.argmin(trips * (OPERATIONS_PER_TRIP + lanes * work))])

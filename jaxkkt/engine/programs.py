@@ -26,6 +26,7 @@ from jaxkkt.engine.draws import (
     drawing_of,
     drawn_on_device,
 )
+from jaxkkt.engine.hashes import hash_words
 from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
@@ -229,7 +230,7 @@ def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tup
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((slots, *a.shape), a.dtype), one)
     whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, _float())
     report = Layout.of(Report(*whole, np.int32(0)))
-    ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1:])
+    ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1])
     quick = quick_options(here.device.platform)
 
     def compiled(
@@ -242,7 +243,7 @@ def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tup
     return (
         report,
         ending,
-        partial(_idle, batch),
+        _idles(batch, bucket.side_by_side),
         compiled(_place, batch, words, drawn),
         compiled(_advance, batch, limits, often=True, report=report),
         compiled(_decode, places, batch, ending=ending),
@@ -286,17 +287,25 @@ def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
     return Slot(state._replace(status=status), data, start, points, words)
 
 
-def _idle(batch: Slot) -> Slot:
-    """Arrays of the shapes in `batch`, in which nothing is running."""
+def _idle(batch: Slot, made: Callable[..., Any]) -> Slot:
+    """Arrays of the shapes in `batch`, `made` of zeros, in which nothing is running."""
 
     def zeros(spec: Any) -> Any:
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
             return jnp.broadcast_to(jax.random.key(0), spec.shape)
-        return jax.device_put(np.zeros(spec.shape, spec.dtype))  # compiles nothing
+        return made(spec.shape, spec.dtype)
 
     slots = jax.tree.map(zeros, batch)
     ended = slots.state.status + int(Status.STEP_CAP)
     return slots._replace(state=slots.state._replace(status=ended))
+
+
+def _idles(batch: Slot, side_by_side: bool) -> Callable[[], Slot]:
+    """What makes them: on a CPU without a program, and where they are large without the host."""
+    if side_by_side:
+        program: Any = jax.jit(partial(_idle, batch, jnp.zeros)).lower()
+        return program.compile()
+    return partial(_idle, batch, lambda *like: jax.device_put(np.zeros(*like)))
 
 
 def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
@@ -359,17 +368,23 @@ def _advance(
     return batch._replace(state=states), report.pack(told)
 
 
-def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Any, Params | None]:
-    """A run at the size of its measurement, and what is told of it: how it ended or stands and, by
-    an accelerator, its parameters too."""
+class Ending(NamedTuple):
+    """How a run ended or stands, and a hash of its network."""
+
+    values: Any
+    network: Any
+
+
+def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Ending]:
+    """A run at the size of its measurement, and what is told of it."""
     m, d, k = bucket.measured_at
-    _, how = rows.unpack(slot.words)
+    sizes, how = rows.unpack(slot.words)
     trained, ending = training.unload(
         how.protocol, slot.state, slot.data, slot.start, slot.points, bucket.representation
     )
+    network = hash_words(trained, sizes.width, sizes.d)
     trained, start = (networks.pad(some, k, d) for some in (trained, slot.start))
-    found = Trained(trained, start, datasets.pad(slot.points, m, d))
-    return found, ending, trained if bucket.side_by_side else None
+    return Trained(trained, start, datasets.pad(slot.points, m, d)), Ending(ending, network)
 
 
 def _decode(
@@ -379,8 +394,8 @@ def _decode(
 
     def one(place: Array) -> tuple[Trained, Array]:
         slot = jax.tree.map(partial(at, place), batch)
-        found, *told = _ended(slot, bucket=bucket, rows=rows)
-        return found, ending.pack(tuple(told))
+        found, told = _ended(slot, bucket=bucket, rows=rows)
+        return found, ending.pack(told)
 
     return over(one, (places,), places < bucket.slots, bucket.side_by_side)
 

@@ -20,6 +20,7 @@ from jaxkkt.engine.checkpoints import (
 )
 from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
+from jaxkkt.engine.hashes import as_text
 from jaxkkt.engine.measuring import measure_batch
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.packing import rows_of, sent_once
@@ -60,13 +61,14 @@ class _Occupant:
 
 
 class _Ended(NamedTuple):
-    """A run that has ended or paused: its network, how it stands, what was measured of it, or what
-    raised, and the steps that it made here."""
+    """A run that has ended or paused: its network, how it stands, its network's hash, what was
+    measured of it, or what raised, and the steps that it made here."""
 
     slot: int
     one: _Occupant
     trained: Alone
     ending: dict[str, Any]
+    hashed: str
     found: list[dict[str, Any]] | Exception
     steps: int
 
@@ -252,17 +254,16 @@ class Slots:
         found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
 
         def wait() -> list[_Ended]:
-            columns, told = programs.ending.unpacked(np.asarray(words)[: len(mine)])
-            params = jax.device_get(trained.params) if told is None else told
-            endings, on_host = rows_of(columns, len(mine)), trained._replace(params=params)
-            alone = [on_host.at(r, run) for r, run in enumerate(runs)]
-            return list(map(_Ended, slots, mine, alone, endings, found(), made))
+            ending = programs.ending.unpacked(np.asarray(words)[: len(mine)])
+            values, hashes = rows_of(ending.values, len(mine)), as_text(ending.network)
+            alone = [trained.at(r, run) for r, run in enumerate(runs)]
+            return list(map(_Ended, slots, mine, alone, values, hashes, found(), made))
 
         return _Begun(tuple(mine), wait)
 
     def _note(self, paused: _Begun) -> None:
         """Notes the moments of runs that have paused; those that cannot go on have rows."""
-        for i, one, trained, ending, found, made in paused.wait():
+        for i, one, trained, ending, _, found, made in paused.wait():
             if isinstance(found, Exception):
                 self._slots[i] = None
                 steps = [made, *[0] * (len(one.trajectory) - 1)]
@@ -360,7 +361,7 @@ def _outputs(params: Params, x: Any) -> Any:
 
 def _row(ended: _Ended, computed_as: str, kept: Params | None) -> Row:
     """But for what was measured at its end."""
-    one, run, network = ended.one, ended.one.run, ended.trained.digest
+    one, run = ended.one, ended.one.run
     values: dict[str, Any] = {}
     if run.curve is not None:
         missing = len(run.curve.moments) - len(one.moments)
@@ -370,7 +371,7 @@ def _row(ended: _Ended, computed_as: str, kept: Params | None) -> Row:
             values[CURVE + name] = np.stack(reached + nothing).tolist()
     values |= ended.ending
     seconds = perf_counter() - one.began
-    return Row(run, values, {}, seconds, computed_as, network, kept)
+    return Row(run, values, {}, seconds, computed_as, ended.hashed, kept)
 
 
 def _popped(queue: deque[Trajectory]) -> Trajectory | None:

@@ -8,7 +8,6 @@ import numpy as np
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.store.arrays import digest_of
 
 
 class Trained(NamedTuple):
@@ -31,16 +30,11 @@ class Alone:
 
     @property
     def params(self) -> Params:
-        return _copy(self._network(self._all.params))
+        return self._network(self._all.params)
 
     @property
     def start(self) -> Params:
-        return _copy(self._network(self._all.start))
-
-    @property
-    def digest(self) -> str:
-        """A hash of the parameters."""
-        return digest_of(self._network(self._all.params)._asdict())
+        return self._network(self._all.start)
 
     @property
     def data(self) -> Dataset:
@@ -48,13 +42,9 @@ class Alone:
         return Dataset(x[: self._run.samples, : self._run.d].copy(), y[: self._run.samples].copy())
 
     def _network(self, some: Params) -> Params:
-        i, k, d = self._i, self._run.width, self._run.d
-        w, b, v = (np.asarray(leaf)[i] for leaf in some)
-        return Params(w[:k, :d], b[:k], v[:k])
-
-
-def _copy(params: Params) -> Params:
-    return jax.tree.map(np.array, params)
+        w, b, v = (np.asarray(leaf)[self._i] for leaf in some)
+        k, d = self._run.width, self._run.d
+        return Params(w[:k, :d].copy(), b[:k].copy(), v[:k].copy())
 
 
 def network_like(width: int, dim: int) -> Any:

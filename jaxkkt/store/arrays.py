@@ -1,7 +1,6 @@
 """Arrays in a file that knows whose they are, written whole or not at all, read without pickle."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -44,16 +43,11 @@ def read_arrays(path: Path, owner: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-@lru_cache(maxsize=256)
-def _kind(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    return f"{name} {dtype.str} {shape} ".encode()
-
-
 def digest_of(arrays: Mapping[str, Any]) -> str:
     """A hash of arrays by name: of their names, types, shapes and numbers."""
     hashed = sha256()
     for name, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array)
-        hashed.update(_kind(name, values.dtype, values.shape))
+        hashed.update(f"{name} {values.dtype.str} {values.shape} ".encode())
         hashed.update(values.reshape(-1).view(np.uint8).data)
     return hashed.hexdigest()[:20]
