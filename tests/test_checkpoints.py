@@ -87,11 +87,11 @@ def loaded(monkeypatch):
 def test_those_that_wait_for_a_lane_are_not_saved(tmp_path):
     (bucket,) = jk.plan_sweep(jk.grid(**{**SIZES, "seed": range(6)})).buckets
     bucket = replace(bucket, lanes=2, slots=6)
-    stream = slots.Slots(bucket, compile_bucket(bucket), tmp_path, ())
+    stream = slots.Slots(bucket, compile_bucket(bucket), tmp_path, (), lambda train: train)
     stream.take_in(deque(bucket.trajectories))
     stream.save(0)
     assert not list(tmp_path.iterdir())
-    stream.advance(3, ended=2)
+    stream.advance(3, ended=2)()
     stream.save(0)
     assert len(list(tmp_path.iterdir())) == 2
 

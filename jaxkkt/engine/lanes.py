@@ -109,6 +109,8 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
             ended = []  # told beside others that end
         for i in range(0, len(ended), bucket.turn):
             slots.take_out(ended[i : i + bucket.turn], told)
+            if not bucket.side_by_side:
+                yield from _rows(slots, tally)
         slots.save_if_due()
     yield from _rows(slots, tally)
     yield from slots.undrawn
