@@ -16,7 +16,7 @@ import jax
 
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.checkpoints import saved_in
-from jaxkkt.engine.devices import settings, using
+from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row, all_raised
@@ -29,6 +29,7 @@ T = TypeVar("T")
 log = logging.getLogger("jaxkkt")
 
 SECONDS_BETWEEN_SHOWS = 0.25
+MOST_COMPILERS = 4
 # A batch of one lane is compiled to other bits than those of several.
 LEAST_LANES = 2
 
@@ -47,7 +48,7 @@ def run_streams(
 
     Streams take the devices in turn, and runs from the same queues. Every other one goes through
     the buckets from their end: so they meet at runs of middling length, and none trains the longest
-    run alone while the others have nothing left. One more thread a device compiles ahead of them.
+    run alone while the others have nothing left. Other threads compile ahead of them.
     `show` is called now and then, in the caller's thread. Once `asked` is set the streams end with
     their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
     too; rows not yet yielded are lost.
@@ -96,7 +97,8 @@ def run_streams(
                 return programs.result()
         return None
 
-    compiler = ThreadPoolExecutor(len(used))  # nobody waits for what it compiles after a stop
+    # Nobody waits for what they compile after a stop.
+    compiler = ThreadPoolExecutor(len(used) * compilers(used[0]))
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
             saved = saved_in(checkpoints)
@@ -131,6 +133,11 @@ def run_streams(
         finally:
             stop.set()
             compiler.shutdown(wait=False, cancel_futures=True)
+
+
+def compilers(device: jax.Device) -> int:
+    """How many threads compile for a device: one where its cores train, several where they wait."""
+    return 1 if device.platform == "cpu" else max(1, min(MOST_COMPILERS, cores() // 2))
 
 
 def from_both_ends(items: Sequence[T]) -> list[T]:
