@@ -37,7 +37,7 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # operations (17 microseconds of an H200, `python -m benchmarks.throughput`).
 OPERATIONS_PER_TRIP = 6e7
 # It looks for runs that have ended after so many trips.
-TRIPS_OF_AN_ACCELERATOR = 8
+TRIPS_OF_AN_ACCELERATOR = 4
 # Others are taken in once one in so many lanes is idle.
 REFILLS = 2
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
