@@ -286,9 +286,9 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
         counts["transfers"] += 1
         return device_put(array, *rest)
 
-    def read(array: Any, *rest: Any) -> Any:
+    def read(array: Any, *rest: Any, **named: Any) -> Any:
         counts["transfers"] += isinstance(array, jax.Array)
-        return asarray(array, *rest)
+        return asarray(array, *rest, **named)
 
     draw_program, measure_program = draws.draw_program, measuring.measure_program
     device_put, asarray = jax.device_put, np.asarray

@@ -33,9 +33,9 @@ LARGEST_PADDING_SHARE = 0.25
 # does not tell.
 LANE_SHARE = 0.4
 UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
-# Starting an accelerator's kernels for one trip over all lanes takes about as long as this many
-# operations (17 microseconds of an H200, `python -m benchmarks.throughput`).
-OPERATIONS_PER_TRIP = 6e7
+# Starting an accelerator's kernels for one trip over all lanes, and what surrounds the trips, takes
+# about as long as this many operations: some 30 microseconds of an H200 (docs/benchmarks.md).
+OPERATIONS_PER_TRIP = 1e8
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 4
 # Others are taken in once one in so many lanes is idle.
@@ -53,9 +53,8 @@ PORTIONS = 8
 # long: buckets of few runs share programs of round sizes, others have their own.
 SECONDS_PER_ELEMENT = 1.5e-7
 SECONDS_PER_PROGRAM = 2.0
-# Lanes wait for the slowest of them about so many runs at a bucket's end, beside a quarter of the
-# time of every other: others are taken in once half are idle.
-WAIT_AT_END = 1.35
+# Lanes wait for the slowest of them about this share of a run at a bucket's end.
+WAIT_AT_END = 0.15
 
 
 @dataclass(frozen=True)
