@@ -1,7 +1,7 @@
 """Functions of a few numbers a run, each as one kernel of a CPU's program."""
 
 from collections.abc import Callable
-from functools import reduce, wraps
+from functools import partial, reduce, update_wrapper
 from typing import Any
 
 import jax
@@ -27,26 +27,28 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     arguments than traced ones it is called as it is.
     """
 
-    def on_cpu(*args: Any) -> Any:
-        # XLA ends the process at an argument that the kernel does not use, be it that others decide
-        # what it is for, or that it is a constant. So something is computed of all behind a
-        # barrier, and another keeps JAX from leaving that out.
-        @jax.jit
-        def kernel(*args: Any) -> Any:
-            args = jax.lax.optimization_barrier(args)
-            return function(*args), reduce(jnp.logical_or, map(_looked_at, jax.tree.leaves(args)))
+    return update_wrapper(partial(_called, function), function)
 
-        found = jax.tree.map(lambda a: set_xla_metadata(a, **AS_ONE_KERNEL), kernel(*args))
-        return jax.lax.optimization_barrier(found)[0]
 
-    @wraps(function)
-    def call(*args: Any) -> Any:
-        known = jax.__version_info__[:2] in TRIED
-        if not known or not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(args)):
-            return function(*args)
-        return jax.lax.platform_dependent(*args, cpu=on_cpu, default=function)
+def _called(function: Callable[..., Any], *args: Any) -> Any:
+    known = jax.__version_info__[:2] in TRIED
+    if not known or not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(args)):
+        return function(*args)
+    return jax.lax.platform_dependent(*args, cpu=partial(_on_cpu, function), default=function)
 
-    return call
+
+def _on_cpu(function: Callable[..., Any], *args: Any) -> Any:
+    found = jax.jit(partial(_with_witness, function))(*args)
+    marked = jax.tree.map(lambda a: set_xla_metadata(a, **AS_ONE_KERNEL), found)
+    return jax.lax.optimization_barrier(marked)[0]
+
+
+def _with_witness(function: Callable[..., Any], *args: Any) -> Any:
+    """XLA ends the process at an argument that the kernel does not use, be it that others decide
+    what it is for, or that it is a constant. So something is computed of all behind a barrier, and
+    another keeps JAX from leaving that out."""
+    args = jax.lax.optimization_barrier(args)
+    return function(*args), reduce(jnp.logical_or, map(_looked_at, jax.tree.leaves(args)))
 
 
 def _looked_at(number: jax.Array) -> jax.Array:

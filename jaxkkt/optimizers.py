@@ -207,83 +207,111 @@ def log_loss_time(
     if not (isinstance(stages, int) and stages >= 2):
         raise ValueError(f"stages must be a whole number, at least 2, got {stages!r}")
 
-    def init(params: Any) -> LogLossTimeState:
-        zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
-        count = jnp.zeros((), jnp.int32)
-        return LogLossTimeState(
-            steps=count,
-            first_log_loss=zero,
-            last_log_loss=zero,
-            n=count,
-            stage=count,
-            h=zero,
-            scale=zero + 1,
-            stiffness=zero + stiffness,
-            trace=jax.tree.map(jnp.zeros_like, params),
-        )
+    pace = _Pace(largest, stiffness, realized, stages, proportion)
+    return FlowTransformation(partial(_start, pace), partial(_onward, pace, delta))
 
-    def begin(
-        state: LogLossTimeState, log_loss: Array, squared_norm: Array, level: Real
-    ) -> LogLossTimeState:
-        """The state at the start of a step, its size and method chosen."""
-        first, dtype = state.steps == 0, log_loss.dtype
-        shortest = jnp.asarray(delta, dtype)
-        first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
-        early = first | (state.h < shortest)
-        share = jnp.where(early, 1, (state.last_log_loss - log_loss) / state.h)
-        change = jnp.clip(1 + 2 * (share - realized), 0.2, 1.1)
-        rate = jnp.maximum(state.stiffness / change, stiffness)
-        rise = jnp.log(squared_norm / state.scale) / 2
-        rise = jnp.where(rise > 0, rise, 0)  # nor is it a number where both have overflowed
-        growth = FASTEST / jnp.clip(FASTEST * rise / (RISE * delta), 1, FASTEST**2)
-        tiny = FIRST * delta * jnp.clip(squared_norm, LEAST, 1)
-        grown = jnp.maximum(jnp.where(first, tiny, state.h * growth), jnp.finfo(dtype).tiny)
-        reach = 1 + jnp.maximum(first_log_loss - log_loss, 0)
-        deep = proportion * reach > largest
-        h = jnp.minimum(delta * reach * jnp.sqrt(reach), jnp.maximum(proportion * reach, largest))
-        most = jnp.maximum(_stable_up_to(stages) / delta, stiffness)
-        rate = jnp.where(deep, rate, jnp.minimum(rate, most))
-        h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
-        left = jnp.maximum(log_loss - level, 8 * jnp.finfo(dtype).eps * jnp.abs(log_loss))
-        h = jnp.maximum(jnp.minimum(h, left), shortest)
-        h = jnp.where(early, jnp.minimum(grown, h), h).astype(dtype)
-        n = _fewest_gradients(h * rate)
-        return state._replace(
-            first_log_loss=first_log_loss,
-            last_log_loss=log_loss,
-            n=jnp.where(deep, n, jnp.minimum(n, stages)),
-            h=h,
-            scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
-            stiffness=rate.astype(dtype),
-        )
 
-    def update(
-        updates: Any,
-        state: LogLossTimeState,
-        params: Any = None,
-        *,
-        log_loss: Array,
-        squared_norm: Array,
-        level: Real = -jnp.inf,
-        **_: Any,
-    ) -> tuple[Any, LogLossTimeState]:
-        momentum, rate, after = paced(numbers_of(state), log_loss, squared_norm, level)
-        moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
-        return moved, after._replace(trace=moved)
+class _Pace(NamedTuple):
+    """What a flow's steps are chosen by beside delta: see `log_loss_time`."""
 
-    @one_kernel
-    def paced(
-        state: LogLossTimeState, log_loss: Array, squared_norm: Array, level: Real
-    ) -> tuple[Array, Array, LogLossTimeState]:
-        """What an update takes of the last one and of the gradient, and the state after it."""
-        fresh = begin(state, log_loss, squared_norm, level)
-        state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
-        momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
-        stage = state.stage + 1
-        after = state._replace(steps=state.steps + 1, stage=jnp.where(stage == state.n, 0, stage))
-        return momentum, share * state.h / state.scale, after
+    largest: float
+    stiffness: float
+    realized: float
+    stages: int
+    proportion: float
 
-    return FlowTransformation(init, update)
+
+def _start(pace: _Pace, params: Any) -> LogLossTimeState:
+    zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
+    count = jnp.zeros((), jnp.int32)
+    return LogLossTimeState(
+        steps=count,
+        first_log_loss=zero,
+        last_log_loss=zero,
+        n=count,
+        stage=count,
+        h=zero,
+        scale=zero + 1,
+        stiffness=zero + pace.stiffness,
+        trace=jax.tree.map(jnp.zeros_like, params),
+    )
+
+
+def _onward(
+    pace: _Pace,
+    delta: Real,
+    updates: Any,
+    state: LogLossTimeState,
+    params: Any = None,
+    *,
+    log_loss: Array,
+    squared_norm: Array,
+    level: Real = -jnp.inf,
+    **_: Any,
+) -> tuple[Any, LogLossTimeState]:
+    paced = one_kernel(partial(_paced, pace))
+    momentum, rate, after = paced(delta, numbers_of(state), log_loss, squared_norm, level)
+    moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
+    return moved, after._replace(trace=moved)
+
+
+def _paced(
+    pace: _Pace,
+    delta: Real,
+    state: LogLossTimeState,
+    log_loss: Array,
+    squared_norm: Array,
+    level: Real,
+) -> tuple[Array, Array, LogLossTimeState]:
+    """What an update takes of the last one and of the gradient, and the state after it."""
+    fresh = _begin(pace, delta, state, log_loss, squared_norm, level)
+    state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
+    momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
+    stage = state.stage + 1
+    after = state._replace(steps=state.steps + 1, stage=jnp.where(stage == state.n, 0, stage))
+    return momentum, share * state.h / state.scale, after
+
+
+def _begin(
+    pace: _Pace,
+    delta: Real,
+    state: LogLossTimeState,
+    log_loss: Array,
+    squared_norm: Array,
+    level: Real,
+) -> LogLossTimeState:
+    """The state at the start of a step, its size and method chosen."""
+    first, dtype, stages = state.steps == 0, log_loss.dtype, pace.stages
+    shortest = jnp.asarray(delta, dtype)
+    first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
+    early = first | (state.h < shortest)
+    share = jnp.where(early, 1, (state.last_log_loss - log_loss) / state.h)
+    change = jnp.clip(1 + 2 * (share - pace.realized), 0.2, 1.1)
+    rate = jnp.maximum(state.stiffness / change, pace.stiffness)
+    rise = jnp.log(squared_norm / state.scale) / 2
+    rise = jnp.where(rise > 0, rise, 0)  # nor is it a number where both have overflowed
+    growth = FASTEST / jnp.clip(FASTEST * rise / (RISE * delta), 1, FASTEST**2)
+    tiny = FIRST * delta * jnp.clip(squared_norm, LEAST, 1)
+    grown = jnp.maximum(jnp.where(first, tiny, state.h * growth), jnp.finfo(dtype).tiny)
+    reach = 1 + jnp.maximum(first_log_loss - log_loss, 0)
+    deep = pace.proportion * reach > pace.largest
+    widest = jnp.maximum(pace.proportion * reach, pace.largest)
+    h = jnp.minimum(delta * reach * jnp.sqrt(reach), widest)
+    most = jnp.maximum(_stable_up_to(stages) / delta, pace.stiffness)
+    rate = jnp.where(deep, rate, jnp.minimum(rate, most))
+    h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
+    left = jnp.maximum(log_loss - level, 8 * jnp.finfo(dtype).eps * jnp.abs(log_loss))
+    h = jnp.maximum(jnp.minimum(h, left), shortest)
+    h = jnp.where(early, jnp.minimum(grown, h), h).astype(dtype)
+    n = _fewest_gradients(h * rate)
+    return state._replace(
+        first_log_loss=first_log_loss,
+        last_log_loss=log_loss,
+        n=jnp.where(deep, n, jnp.minimum(n, stages)),
+        h=h,
+        scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
+        stiffness=rate.astype(dtype),
+    )
 
 
 # Steps are damped by T_n(w0), w0 = 1 + DAMPING / n^2, and taken up to SAFETY of where they are

@@ -146,17 +146,16 @@ def step(
     With a `pause` all of its state stays, so that it or another run goes on from there.
     """
     evaluation, target = evaluate(state, data, protocol), protocol.target_log_loss
-    limits = target, protocol.max_steps
-    status, level = _standing(numbers_of(state), numbers_of(evaluation), limits, pause)
+    numbers = numbers_of(state), numbers_of(evaluation)
+    status, level = _standing(*numbers, target, protocol.max_steps, pause)
     return move(state._replace(level=level), evaluation, status, protocol, keep=pause is not None)
 
 
 @one_kernel
 def _standing(
-    state: State, evaluation: Evaluation, limits: tuple[Any, Any], pause: Pause | None
+    state: State, evaluation: Evaluation, target: Any, max_steps: Any, pause: Pause | None
 ) -> tuple[Array, Array]:
     """How a run stands by its target and most steps, and the level that it has ended for."""
-    target, max_steps = limits
     status = status_at(evaluation, state.steps, max_steps, target)
     level = jnp.asarray(target, state.level.dtype)
     if pause is not None:
@@ -215,31 +214,13 @@ def move(
     if protocol.ball is not None and state.start is not None:
         leaving = _outside(moved, state.start, protocol.ball)
     flow = isinstance(state.optimizer, LogLossTimeState)
-    in_batches = evaluation.order is not None
-
-    @one_kernel
-    def numbers_after(
-        was: State, status: Array, total: Array, leaving: Array | None, optimizer: Any
-    ) -> dict[str, Any]:
-        """Whether the run goes on, and its numbers then."""
-        running = was.status == Status.RUNNING
-        if leaving is not None:
-            left = jnp.where(was.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
-            status = jnp.where((status == Status.RUNNING) & leaving, left, status)
-        going = running & (status == Status.RUNNING)
-        stays = partial(jnp.where, going)
-        # A mini-batch's log loss is part of the state, a full batch's is not, and says where it is.
-        return {
-            "going": going,
-            "steps": was.steps + going.astype(jnp.int32),
-            "log_loss": jnp.where(going if keep and in_batches else running, total, was.log_loss),
-            "status": jnp.where(running, status, was.status).astype(jnp.int32),
-            "optimizer": jax.tree.map(stays, optimizer, was.optimizer) if flow else None,
-        }
-
-    numbers = numbers_of(state), status, evaluation.total, leaving, numbers_of(optimizer_state)
-    now = numbers_after(*numbers)
-    going, of_flow = now.pop("going"), now.pop("optimizer")
+    # A mini-batch's log loss is part of the state, a full batch's is not, and says where it is.
+    keeps_loss = keep and evaluation.order is not None
+    was = numbers_of(state if flow else state._replace(optimizer=None))
+    chosen = numbers_of(optimizer_state) if flow else None
+    numbers_after = one_kernel(partial(_numbers_after, keeps_loss))
+    numbers = was, status, evaluation.total, leaving, chosen
+    going, steps, log_loss, status, of_flow = numbers_after(*numbers)
 
     def stays(after: Any, before: Any) -> Any:
         return jax.tree.map(partial(jnp.where, going), after, before)
@@ -257,8 +238,34 @@ def move(
     return state._replace(
         position=stays(moved, state.position),
         optimizer=optimizer_state,
-        **now,
+        steps=steps,
+        log_loss=log_loss,
+        status=status,
         order=stays(evaluation.order, state.order) if keep else evaluation.order,
+    )
+
+
+def _numbers_after(
+    keeps_loss: bool,
+    was: State,
+    status: Array,
+    total: Array,
+    leaving: Array | None,
+    optimizer: Any,
+) -> tuple[Array, Array, Array, Array, Any]:
+    """Whether a run goes on, and then its steps, log loss, status and a flow's numbers. One that
+    stays `keeps_loss` of the steps before, or has that of where it is."""
+    running = was.status == Status.RUNNING
+    if leaving is not None:
+        left = jnp.where(was.steps == 0, Status.LEFT_AT_ONCE, Status.LEFT_BALL)
+        status = jnp.where((status == Status.RUNNING) & leaving, left, status)
+    going = running & (status == Status.RUNNING)
+    return (
+        going,
+        was.steps + going.astype(jnp.int32),
+        jnp.where(going if keeps_loss else running, total, was.log_loss),
+        jnp.where(running, status, was.status).astype(jnp.int32),
+        jax.tree.map(partial(jnp.where, going), optimizer, was.optimizer),
     )
 
 
