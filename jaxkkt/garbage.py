@@ -24,8 +24,8 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def seldom_collected() -> Iterator[Callable[[], None]]:
-    """The same for what takes long and leaves some garbage: to call what this gives collects it,
-    now and then. By itself the collector would look at all rows at every few thousand."""
+    """`uncollected`, for what takes long and leaves some garbage: to call what this gives collects
+    it, now and then. By itself the collector would look at all rows at every few thousand."""
     last = monotonic()
 
     def collect() -> None:

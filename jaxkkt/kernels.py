@@ -1,7 +1,7 @@
 """Functions of a few numbers a run, each as one kernel of a CPU's program."""
 
 from collections.abc import Callable
-from functools import partial, reduce, update_wrapper
+from functools import partial, reduce, wraps
 from typing import Any
 
 import jax
@@ -27,7 +27,11 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     arguments than traced ones it is called as it is.
     """
 
-    return update_wrapper(partial(_called, function), function)
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return _called(function, *args)
+
+    return call
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:

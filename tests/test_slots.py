@@ -1,8 +1,8 @@
 """An accelerator's slots: rows are made while it trains, and none is lost where memory runs out."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
-from threading import Event
+from threading import Event, active_count
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from cases import squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import driver, slots
-from jaxkkt.engine.lanes import run_bucket
+from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
 
@@ -62,7 +62,7 @@ def test_rows_are_made_while_others_train(monkeypatch):
     assert {row.run for row in rows} == set(RUNS)
 
 
-@pytest.mark.parametrize("moment", [0, 1, 2])
+@pytest.mark.parametrize("moment", [0, 1, 4, 5])
 def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypatch, moment):
     whole = sweep(RUNS)
     measure, begun = slots.measure_batch, []
@@ -80,13 +80,72 @@ def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypat
 
     monkeypatch.setattr(slots, "measure_batch", measure_batch)
     table = sweep(RUNS)
-    assert len(begun) > moment + 1
+    assert len(begun) > moment
     xr.testing.assert_allclose(table, whole, rtol=1e-3)
 
 
-def test_a_sweep_that_is_closed_leaves_no_thread(accelerator):
+def test_what_is_closed_leaves_no_thread():
     bucket = of_an_accelerator(jk.plan_sweep(RUNS).buckets[0])
     found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally())
+    before = active_count()
     next(found)
+    assert active_count() == before + 1
     found.close()
-    assert list(found) == []
+    assert active_count() == before
+
+
+@pytest.fixture
+def untrainable(monkeypatch):
+    """The first three runs draw what cannot be trained on."""
+    draw = slots.draw_batch
+
+    def draw_batch(drawing, words, runs, *rest):
+        drawn = draw(drawing, words, runs, *rest)
+        seeds = np.full(len(drawn.valid), 3)
+        seeds[: len(runs)] = [run.seed for run in runs]
+        return drawn._replace(valid=drawn.valid & (seeds > 2))
+
+    monkeypatch.setattr(slots, "draw_batch", draw_batch)
+
+
+PLANS = pytest.mark.parametrize("plan", [of_an_accelerator, lambda bucket: bucket.with_lanes(4)])
+
+
+@PLANS
+def test_runs_that_raise_are_told_after_others(untrainable, plan):
+    """A sweep gives up where its first rows are all of such."""
+    bucket = plan(jk.plan_sweep(RUNS).buckets[0])
+    rows = list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally()))
+    raised = [row.run.seed for row in rows if row.raised]
+    assert sorted(raised) == [0, 1, 2]
+    assert not rows[0].raised
+
+
+@PLANS
+@pytest.mark.parametrize("stage", ["place", "decode", "begin", "wait"])
+def test_rows_of_runs_that_raised_outlive_memory_that_runs_out(
+    untrainable, plan, stage, monkeypatch
+):
+    bucket = plan(jk.plan_sweep(RUNS).buckets[0])
+    programs, measure, calls = compile_bucket(bucket), slots.measure_batch, Counter()
+
+    def full(here, function):
+        """It runs out in the second turn."""
+
+        def call(*args):
+            calls[here] += 1
+            if (here, calls[here]) == (stage, 2):
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            return function(*args)
+
+        return call
+
+    measure_batch = full("begin", lambda *args: full("wait", measure(*args)))
+    monkeypatch.setattr(slots, "measure_batch", measure_batch)
+    changed = {name: full(name, getattr(programs, name)) for name in ("place", "decode")}
+    patched = programs._replace(**changed)
+    rows, queue = [], deque(bucket.trajectories)
+    with pytest.raises(OutOfMemory) as caught:
+        rows.extend(run_bucket(bucket, queue, patched, Tally()))
+    left = [run for one in (*queue, *caught.value.left) for run in one]
+    assert sorted(run.seed for run in (*left, *(row.run for row in rows))) == list(range(12))

@@ -38,7 +38,7 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 OPERATIONS_PER_TRIP = 1e8
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 4
-# Others are taken in once one in so many lanes is idle.
+# Once one in so many of an accelerator's runs has ended, as many are measured and others taken in.
 REFILLS = 2
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))

@@ -204,6 +204,7 @@ def sweep(
 
     def show() -> None:
         meter.show(together(tallies), len(rows), work)
+        collect()
 
     saved = None if store is None else store.absolute() / CHECKPOINTS
 
@@ -226,6 +227,7 @@ def sweep(
             with closing(remeasured(stored.lacking, stored.network, buckets, stop)) as found:
                 for some in found:
                     stored.add(some)
+                    collect()
             work = sum(weights[run] for run in rows)
         show()
         for some in stack.enter_context(closing(train(stop))):
@@ -235,7 +237,6 @@ def sweep(
                 rows[row.run] = row._replace(kept=None)
                 work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
-            collect()
     if stop.is_set() and len(rows) < len(mine):
         where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
         raise Stopped(f"stopped after {len(rows)} of {len(mine)} runs; {where}", stop.number)

@@ -14,7 +14,7 @@ from jaxkkt.engine.buckets import REFILLS, Bucket
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.rows import Row
-from jaxkkt.engine.slots import RAISED, RUNNING, Beside, Slots
+from jaxkkt.engine.slots import RAISED, RUNNING, Slots, Start
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.runs.run import Run
@@ -47,8 +47,9 @@ def run_bucket(
     keep: Collection[Run] = (),
     checkpoints: Path | None = None,
 ) -> Iterator[Row]:
-    """Trains and measures runs of the bucket, yielding each as it ends, until `queue` is empty.
-    Those of a trajectory go on from where the one before ended.
+    """Trains and measures runs of the bucket, yielding each as it ends, or of an accelerator while
+    the next train, until `queue` is empty. Those of a trajectory go on from where the one before
+    ended.
 
     Other threads may take from the same queue. A run's numbers do not depend on its slot, on the
     runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
@@ -57,19 +58,20 @@ def run_bucket(
 
     Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
-    with _another_thread(bucket.side_by_side) as beside:
-        slots = Slots(bucket, programs, checkpoints, keep, beside)
+    with _another_thread(bucket.side_by_side) as start:
+        slots = Slots(bucket, programs, checkpoints, keep, start)
         try:
             yield from _run(slots, queue, tally, stop)
         except jax.errors.JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
+            yield from (row for row, _ in slots.raised)
             yield from slots.undrawn
             raise OutOfMemory(slots.left, bucket.lane_bytes) from error
 
 
 @contextmanager
-def _another_thread(wanted: bool) -> Iterator[Beside]:
+def _another_thread(wanted: bool) -> Iterator[Start]:
     """Where an accelerator trains, so that rows are made meanwhile. A stream of a CPU has a core of
     its own, so there one follows the other."""
     if not wanted:
@@ -121,10 +123,11 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
 
 def _rows(slots: Slots, tally: Tally) -> Iterator[Row]:
     """Those that there are; after them, so as not to be the first, those of runs not drawn."""
-    found = list(slots.rows())
-    for row, steps in found:
+    some = False
+    for row, steps in slots.rows():
+        some = True
         tally.useful_steps += steps
         yield row
-    if found:
+    if some:
         yield from slots.undrawn
         slots.undrawn.clear()

@@ -44,8 +44,11 @@ def remeasured(
         try:
             with using(mode, place):
                 trained = _trained(bucket, rows, mine)
-                nowhere = [None] * len(mine)
-                found = measure_batch(list(mine), asked, trained, bucket.side_by_side, nowhere)()
+                no_curves = [None] * len(mine)
+                measuring = measure_batch(
+                    list(mine), asked, trained, bucket.side_by_side, no_curves
+                )
+                found = measuring()
         except Exception as error:
             return [raised(run, error) for run in mine]
         return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, starmap
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -80,13 +80,13 @@ class _Begun(NamedTuple):
     wait: Callable[[], list[_Ended]]
 
 
-# Begins what it is given, and returns what waits for it.
-Beside = Callable[[Callable[[], Any]], Callable[[], Any]]
+# Starts what it is given, and returns what waits for it.
+Start = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 
 class Slots:
-    """A stream's slots: which run is in which, and the device's side of them. Steps are taken
-    `beside` what this thread does meanwhile."""
+    """A stream's slots: which run is in which, and the device's side of them. What steps them is
+    handed to `start`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Slots:
         programs: Programs,
         checkpoints: Path | None,
         keep: Collection[Run],
-        beside: Beside,
+        start: Start,
     ) -> None:
         self.bucket, self._programs, self._keep = bucket, programs, keep
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
@@ -102,16 +102,17 @@ class Slots:
         self._slots: list[_Occupant | None] = [None] * bucket.slots
         self._numbers = count()
         self._arrays: Slot | None = None
-        self._beside = beside
+        self._start = start
         self._ended: deque[_Begun] = deque()
-        self._made: list[tuple[Row, int]] = []
+        # Rows of runs whose data cannot be trained on, or that raised on their way, with steps.
+        self.raised: deque[tuple[Row, int]] = deque()
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
         # few rows not all are errors then, unless all runs are.
         self.undrawn: list[Row] = []
 
     @property
     def left(self) -> list[Trajectory]:
-        """Of the runs in slots, and of those that have ended and have no row yet."""
+        """Of the runs in slots, and of those that are being measured."""
         unmeasured = [(one.run,) for begun in self._ended for one in begun.ones]
         return unmeasured + [one.trajectory for one in self._slots if one is not None]
 
@@ -193,7 +194,7 @@ class Slots:
             stepped, words = advance(arrays, limits)
             return stepped, np.asarray(words), perf_counter() - started
 
-        trained = self._beside(train)
+        trained = self._start(train)
 
         def wait() -> tuple[Report, float]:
             self._arrays, words, seconds = trained()
@@ -217,15 +218,17 @@ class Slots:
         self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
         for i in undrawn:
             left, self._slots[i] = self._at(i).trajectory, None
-            self._made += [(row, 0) for row in self._undrawn(left)]
+            self.raised += [(row, 0) for row in self._undrawn(left)]
 
     def rows(self) -> Iterator[tuple[Row, int]]:
-        """The rows of the runs that were taken out, and the steps that they made in lanes here."""
+        """The rows of the runs that were taken out, and the steps that they made in lanes here;
+        those of runs that raised come last."""
         while self._ended:
-            self._made += list(map(self._row, self._ended[0].wait()))
+            made = list(map(self._row, self._ended[0].wait()))
             self._ended.popleft()
-        made, self._made = self._made, []
-        yield from made
+            yield from made
+        while self.raised:
+            yield self.raised.popleft()
 
     def _row(self, ended: _Ended) -> tuple[Row, int]:
         run, found = ended.one.run, ended.found
@@ -235,6 +238,8 @@ class Slots:
             kept = ended.trained.params if run in self._keep else None
             row = _row(ended, self._computed_with, kept).with_values(found)
         except Exception as error:
+            if out_of_memory(error):
+                raise
             row = raised(run, error)
         return row, ended.steps
 
@@ -257,7 +262,8 @@ class Slots:
             ending = programs.ending.unpacked(np.asarray(words)[: len(mine)])
             values, hashes = rows_of(ending.values, len(mine)), as_text(ending.network)
             alone = [trained.at(r, run) for r, run in enumerate(runs)]
-            return list(map(_Ended, slots, mine, alone, values, hashes, found(), made))
+            told = zip(slots, mine, alone, values, hashes, found(), made, strict=True)
+            return list(starmap(_Ended, told))
 
         return _Begun(tuple(mine), wait)
 
@@ -267,7 +273,7 @@ class Slots:
             if isinstance(found, Exception):
                 self._slots[i] = None
                 steps = [made, *[0] * (len(one.trajectory) - 1)]
-                self._made += zip(all_raised(one.trajectory, found), steps, strict=True)
+                self.raised += zip(all_raised(one.trajectory, found), steps, strict=True)
             else:
                 _note(one, trained, ending, found)
 

@@ -23,8 +23,8 @@ def make_trips(
     limits: Int[Array, " 2"],
     at_a_time: int = 1,
 ) -> tuple[Any, Int[Array, ""]]:
-    """Traced: the states after about `limits[0]` trips, and how many were made: so many
-    `at_a_time`, where all slots are lanes.
+    """Traced: the states after about `limits[0]` trips, and how many were made. Where all slots are
+    lanes so many are made `at_a_time`, before it looks again which runs have ended.
 
     A trip takes `step(state, fixed)` of the run in every lane. `states` and `fixed` are stacked,
     one a slot. Where a run ends, the one of the smallest number that waits takes its lane. Once
@@ -75,7 +75,7 @@ def _stepped_until(step: Step, at_a_time: int = 1) -> Callable[..., tuple[Array,
 
         def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
             left, states = carry
-            if at_a_time == 1:
+            if at_a_time == 1:  # without a loop that XLA would have to unroll
                 return left - 1, trip(0, states)
             return left - at_a_time, jax.lax.fori_loop(0, at_a_time, trip, states)
 
