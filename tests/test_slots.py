@@ -123,18 +123,17 @@ def test_runs_that_raise_are_told_after_others(untrainable, plan):
 
 @PLANS
 @pytest.mark.parametrize("stage", ["place", "decode", "begin", "wait"])
+@pytest.mark.parametrize("turn", [1, 2, 3])
 def test_rows_of_runs_that_raised_outlive_memory_that_runs_out(
-    untrainable, plan, stage, monkeypatch
+    untrainable, plan, stage, turn, monkeypatch
 ):
     bucket = plan(jk.plan_sweep(RUNS).buckets[0])
     programs, measure, calls = compile_bucket(bucket), slots.measure_batch, Counter()
 
     def full(here, function):
-        """It runs out in the second turn."""
-
         def call(*args):
             calls[here] += 1
-            if (here, calls[here]) == (stage, 2):
+            if (here, calls[here]) == (stage, turn):
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
             return function(*args)
 
