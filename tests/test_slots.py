@@ -15,6 +15,7 @@ from jaxkkt.engine import driver, slots
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.trained import Alone
 
 RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 
@@ -148,3 +149,23 @@ def test_rows_of_runs_that_raised_outlive_memory_that_runs_out(
         rows.extend(run_bucket(bucket, queue, patched, Tally()))
     left = [run for one in (*queue, *caught.value.left) for run in one]
     assert sorted(run.seed for run in (*left, *(row.run for row in rows))) == list(range(12))
+
+
+def test_memory_that_runs_out_as_a_kept_network_is_fetched_takes_fewer_lanes(
+    accelerator, monkeypatch, tmp_path
+):
+    fetch, failed = Alone.params.fget, []
+
+    def params(alone):
+        if not failed:
+            failed.append(alone)
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return fetch(alone)
+
+    monkeypatch.setattr(Alone, "params", property(params))
+    table = sweep(RUNS, store=tmp_path, keep="params")
+    assert failed
+    assert (table.status == jk.Status.CONVERGED).all()
+    for run in RUNS:
+        params = jk.load_network(tmp_path, run)
+        assert params.w.shape == (20, 8)
