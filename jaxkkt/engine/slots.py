@@ -208,7 +208,7 @@ class Slots:
         status, steps = told.status.tolist(), told.steps.tolist()
         undrawn = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
-        at_the_end = [i for i in slots if i not in undrawn and i not in paused]
+        at_the_end = [i for i in slots if status[i] not in (RAISED, PAUSED)]
         if at_the_end:
             self._ended.append(self._begin_to_measure(at_the_end, _at_its_end, steps))
             for i in at_the_end:
