@@ -34,9 +34,10 @@ from jaxkkt.engine import draws, measuring, merging, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.programs import Programs, Told, compile_bucket
+from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.telling import Told
 
 # d, samples, width, and how many runs a sweep of them has.
 SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))

@@ -29,16 +29,12 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        return _called(function, *args)
+        known = jax.__version_info__[:2] in TRIED
+        if not known or not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(args)):
+            return function(*args)
+        return jax.lax.platform_dependent(*args, cpu=partial(_on_cpu, function), default=function)
 
     return call
-
-
-def _called(function: Callable[..., Any], *args: Any) -> Any:
-    known = jax.__version_info__[:2] in TRIED
-    if not known or not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(args)):
-        return function(*args)
-    return jax.lax.platform_dependent(*args, cpu=partial(_on_cpu, function), default=function)
 
 
 def _on_cpu(function: Callable[..., Any], *args: Any) -> Any:

@@ -208,7 +208,7 @@ def log_loss_time(
         raise ValueError(f"stages must be a whole number, at least 2, got {stages!r}")
 
     pace = _Pace(largest, stiffness, realized, stages, proportion)
-    return FlowTransformation(partial(_start, pace), partial(_onward, pace, delta))
+    return FlowTransformation(partial(_init, pace), partial(_update, pace, delta))
 
 
 class _Pace(NamedTuple):
@@ -221,7 +221,7 @@ class _Pace(NamedTuple):
     proportion: float
 
 
-def _start(pace: _Pace, params: Any) -> LogLossTimeState:
+def _init(pace: _Pace, params: Any) -> LogLossTimeState:
     zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
     count = jnp.zeros((), jnp.int32)
     return LogLossTimeState(
@@ -237,7 +237,7 @@ def _start(pace: _Pace, params: Any) -> LogLossTimeState:
     )
 
 
-def _onward(
+def _update(
     pace: _Pace,
     delta: Real,
     updates: Any,

@@ -8,7 +8,7 @@ import xarray as xr
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import forget, programs
+from jaxkkt.engine import forget, telling
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -221,6 +221,6 @@ class TestKept:
 def test_pauses_past_the_last_moment_are_none():
     (run,) = jk.grid(**SIZES, curve=jk.Curve([-1, -2]))
     levels = [
-        float(programs._how(run.protocol, run.curve, i, True).pause.log_loss) for i in range(3)
+        float(telling._how(run.protocol, run.curve, i, True).pause.log_loss) for i in range(3)
     ]
     assert levels == [-1, -2, -np.inf]

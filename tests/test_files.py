@@ -4,12 +4,13 @@ import errno
 import gc
 import os
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
-from jaxkkt import files
+from jaxkkt import files, garbage
 from jaxkkt.files import write_whole
-from jaxkkt.garbage import uncollected
+from jaxkkt.garbage import seldom_collected, uncollected
 
 
 def test_the_order_of_writing(tmp_path, monkeypatch):
@@ -63,3 +64,27 @@ def test_the_collector_is_as_it_was_afterwards(was_on):
         assert gc.isenabled() == was_on
     finally:
         gc.enable()
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self):
+        self.me = self
+
+
+def test_a_long_task_is_collected_now_and_then(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(garbage, "monotonic", lambda: now[0])
+    with seldom_collected() as collect:
+        assert not gc.isenabled()
+        ring = ref(Ring())
+        collect()
+        assert ring() is not None
+        now[0] += 1.1 * garbage.SECONDS_BETWEEN_COLLECTIONS
+        collect()
+        assert ring() is None
+        another = ref(Ring())
+        collect()
+        assert another() is not None
+    assert gc.isenabled()

@@ -339,3 +339,39 @@ def test_flops_of_a_step():
 def test_a_set_representation_is_used():
     for name in REPRESENTATIONS:
         assert Protocol(OPTIMIZERS["flow"], representation=name).representation_for(4, 9) == name
+
+
+@pytest.mark.parametrize("protocol", [Protocol(), Protocol(optax.sgd(0.1, momentum=0.9))])
+def test_a_step_of_an_accelerator_waits_for_no_loop(protocol):
+    """It would ask the host in each whether it goes on. A CPU is spared a pass over the weights."""
+    params = networks.torch_linear(jax.random.key(0), 5, 4)
+    data = Dataset(jnp.ones((3, 4)), jnp.array([1.0, -1.0, 1.0]))
+    state, encoded = training.load(protocol, params, data, jax.random.key(0), "plain")
+
+    def lowered(platform):
+        traced = jax.jit(training.step).trace(state, encoded, protocol)
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+
+    for word in ("stablehlo.while", "optimization_barrier"):
+        assert word in lowered("cpu")
+        assert word not in lowered("cuda")
+        assert word not in lowered("tpu")
+
+
+def test_a_gradient_that_vanishes_is_told_alike_on_an_accelerator():
+    """Its way to tell, computed here."""
+    data = Dataset(jnp.ones((2, 3)), jnp.array([1.0, -1.0]))
+    loss = losses.LOSSES["exponential"]
+
+    def dead(params, platform):
+        def choose(*args, cpu, default):
+            return (cpu if platform == "cpu" else default)(*args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jax.lax, "platform_dependent", choose)
+            return bool(representations.gradient(params, data, loss).dead)
+
+    for bias, expected in ((-10.0, True), (1.0, False)):
+        params = networks.torch_linear(jax.random.key(0), 4, 3)
+        params = params._replace(b=jnp.full(4, bias))
+        assert dead(params, "cpu") == dead(params, "gpu") == expected

@@ -54,11 +54,11 @@ def states(status=RUNNING, count=12):
     return Counting(status, zeros, zeros, jax.random.split(jax.random.key(0), count))
 
 
-@partial(jax.jit, static_argnums=2)
-def made(states, fixed, lanes, trips, ended, numbers=None):
+@partial(jax.jit, static_argnums=(2, 6))
+def made(states, fixed, lanes, trips, ended, numbers=None, at_a_time=1):
     numbers = jnp.arange(len(states.status)) if numbers is None else numbers
     limits = jnp.array([trips, ended], jnp.int32)
-    return make_trips(step, states, fixed, numbers, lanes, limits)
+    return make_trips(step, states, fixed, numbers, lanes, limits, at_a_time)
 
 
 def numbers_in(state):
@@ -100,6 +100,16 @@ def test_any_state_is_that_of_a_run_alone(lanes):
             some, trips = made(some, with_them, lanes, chunk, max(1, lanes // 2), order)
             assert 1 <= trips <= chunk
         assert numbers_in(some) == numbers_in(alone)
+
+
+@pytest.mark.parametrize("at_a_time", [2, 4, 7])
+def test_several_trips_at_a_time_make_no_run_longer(at_a_time):
+    one_by_one, _ = made(states(), fixed(), 12, EVER, 12)
+    ended, trips = made(states(), fixed(), 12, EVER, 12, None, at_a_time)
+    assert numbers_in(ended) == numbers_in(one_by_one)
+    assert trips == -(-max(LENGTHS) // at_a_time) * at_a_time
+    some, trips = made(states(), fixed(), 12, 1, 12, None, at_a_time)
+    assert (trips, some.steps.tolist()) == (at_a_time, np.minimum(LENGTHS, at_a_time).tolist())
 
 
 def test_no_trip_is_left_and_no_run():

@@ -13,9 +13,9 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import cores, device, settings, using
 from jaxkkt.engine.draws import Drawing, draw_batch, pad_params, stacked
 from jaxkkt.engine.measuring import measure_batch
-from jaxkkt.engine.programs import Rows, Told
 from jaxkkt.engine.records import Known
 from jaxkkt.engine.rows import Row, raised
+from jaxkkt.engine.telling import Rows, Told
 from jaxkkt.engine.trained import Trained
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run

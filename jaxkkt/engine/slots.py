@@ -24,8 +24,9 @@ from jaxkkt.engine.hashes import as_text
 from jaxkkt.engine.measuring import measure_batch
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.packing import rows_of, sent_once
-from jaxkkt.engine.programs import Programs, Report, Slot, Told, restore
+from jaxkkt.engine.programs import Programs, Report, Slot, restore
 from jaxkkt.engine.rows import Row, all_raised, raised
+from jaxkkt.engine.telling import Told
 from jaxkkt.engine.trained import Alone
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement

@@ -1,0 +1,139 @@
+"""How a run is told to the device: as a row of words."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxkkt.engine.buckets import Bucket
+from jaxkkt.engine.draws import SIZES, Drawing, drawing_of, drawn_on_device
+from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.runs.run import Curve, Run
+from jaxkkt.specs.data import Data
+from jaxkkt.specs.same import by_identity
+from jaxkkt.training import Pause
+
+_SIZES = SIZES.words
+
+
+class How(NamedTuple):
+    """How a run trains, and where it pauses next, where its bucket `resumes` runs."""
+
+    protocol: Any
+    pause: Pause | None
+
+
+class Told(NamedTuple):
+    """A run that the device is told of: in which slot, its number there, and at which moment of its
+    curve."""
+
+    run: Run
+    slot: int
+    number: int = 0
+    moment: int = 0
+
+
+class Rows(NamedTuple):
+    """How a bucket's runs are told to the device, each as a row of words.
+
+    `drawings` are the ways in which its runs are drawn; a row has room for the longest.
+    """
+
+    how: Layout
+    room: int
+    shape: tuple[int, int, int]
+    drawings: dict[Any, Drawing]
+    resumes: bool
+
+    @classmethod
+    def of(cls, bucket: Bucket) -> "Rows":
+        shape = bucket.drawn_at
+        one_of = {_drawn_alike(run, shape): run for run in bucket.runs}
+        found = {key: drawing_of(run, shape) for key, run in one_of.items()}
+        room = max(one.words for one in found.values())
+        run, resumes = bucket.runs[0], bucket.resumes
+        how = Layout.of(_how(run.protocol, run.curve, 0, resumes))
+        return cls(how, room, shape, found, resumes)
+
+    @property
+    def words(self) -> int:
+        return _SIZES + self.room + self.how.words
+
+    def drawing(self, run: Run) -> Drawing:
+        return self.drawings[_drawn_alike(run, self.shape)]
+
+    def telling(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
+        """As many rows as a turn takes: of these runs, and of none."""
+        rows = np.zeros((bucket.turn, self.words), np.int32)
+        rows[len(told) :, 0] = bucket.slots
+        if not told:
+            return rows
+        runs, mine = [one.run for one in told], rows[: len(told)]
+        mine[:, :_SIZES] = [
+            (one.slot, one.number, _signed(run.seed), run.samples, run.d, run.width)
+            for one, run in zip(told, runs, strict=True)
+        ]
+        for row, run in zip(mine, runs, strict=True):
+            drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
+            row[_SIZES : _SIZES + len(drawn)] = drawn
+        mine[:, _SIZES + self.room :] = [
+            _how_words(one.run.protocol, one.run.curve, one.moment, self.resumes) for one in told
+        ]
+        return rows
+
+    def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
+        """Traced: its sizes, and how it trains."""
+        return SIZES.unpack(words), self.how.unpack(words[_SIZES + self.room :])
+
+
+def _signed(seed: int) -> int:
+    """The bits of a seed below 2^32 as a signed number."""
+    return seed - 2**32 if seed >= 2**31 else seed
+
+
+def _drawn_alike(run: Run, shape: tuple[int, int, int]) -> Any:
+    """Equal for runs that are drawn by one program at this shape; of what the host draws by kind
+    alone."""
+    return _drawn_so(run.initialization, run.data, run.network, shape)
+
+
+@by_identity
+def _drawn_so(init: Any, data: Any, network: Any, shape: tuple[int, int, int]) -> Any:
+    sizes = data.samples, data.d, network.width
+    by_device = drawn_on_device(init, data, sizes == shape)
+    return tuple(zip(map(_alike, (init, data)), by_device, strict=True))
+
+
+@by_identity
+def _alike(spec: Any) -> Any:
+    if not spec.traceable:
+        return type(spec), spec.label
+    return jax.tree.structure(spec.sizeless() if isinstance(spec, Data) else spec)
+
+
+@by_identity
+def _drawn_words(drawing: Drawing, init: Any, data: Any) -> np.ndarray:
+    return drawing.packed(init, data)
+
+
+@by_identity
+def _how_words(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> np.ndarray:
+    how = _how(protocol, curve, moment, resumes)
+    return Layout.of(how).packed(how)
+
+
+def _how(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> How:
+    """How a run trains, and its pause at this moment of its curve, as arrays of the lane's types.
+
+    Past the last moment, and without a curve, it never pauses.
+    """
+    if not resumes:
+        return How(numbers(protocol), None)
+    pause: Any = Pause(-np.inf, np.iinfo(np.int32).max)  # type: ignore[arg-type]
+    if curve is not None and moment < len(curve.moments):
+        after = curve.moments[moment]
+        by_loss = curve.dimension == "level"
+        pause = pause._replace(**({"log_loss": after} if by_loss else {"steps": int(after)}))
+    return How(numbers(protocol), numbers(pause))
