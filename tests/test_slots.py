@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from dataclasses import replace
 from threading import Event, active_count
+from weakref import ref
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import driver, slots
+from jaxkkt.engine import driver, lanes, slots, streams
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
@@ -83,6 +84,33 @@ def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypat
     table = sweep(RUNS)
     assert len(begun) > moment
     xr.testing.assert_allclose(table, whole, rtol=1e-3)
+
+
+def test_lanes_that_did_not_fit_are_free_before_fewer_are_made(accelerator, monkeypatch):
+    """Frames of what raised in the other thread hold them, and only the collector finds those."""
+    compiled, made, left = streams.compile_bucket, [], []
+
+    class Noted(slots.Slots):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(ref(self))
+
+    def compile_bucket(bucket):
+        left.append([one for one in made if one() is not None])
+        programs = compiled(bucket)
+
+        def advance(*args):
+            if bucket.lanes > 2:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            return programs.advance(*args)
+
+        return programs._replace(advance=advance)
+
+    monkeypatch.setattr(lanes, "Slots", Noted)
+    monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
+    assert (sweep(RUNS).status == jk.Status.CONVERGED).all()
+    assert left == [[], []]
+    assert len(made) == 2
 
 
 def test_what_is_closed_leaves_no_thread():
