@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.arithmetic import scale
+from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION, Size, check_sizes
 from jaxkkt.requirements import as_arrays, as_samples, require_precision
 
@@ -164,7 +165,7 @@ def _draw(
     # A row's draws, and so the data, do not depend on how many rows and columns are padded on.
     def row(i: Array) -> tuple[Array, Array]:
         return (
-            jax.random.normal(jax.random.fold_in(key_x, i), (d,)),
+            jax.random.normal(unrolled(jax.random.fold_in(key_x, i)), (d,)),
             jax.random.bits(jax.random.fold_in(key_y, i), dtype="uint32"),
         )
 

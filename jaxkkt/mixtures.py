@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import spans
+from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION
 from jaxkkt.requirements import as_arrays
 
@@ -122,5 +123,5 @@ def direction(means: Float[Array, "k d"], labels: Float[Array, " k"]) -> Float[A
 
 def _normal(key: PRNGKeyArray, count: int, dim: int, ambient: Any, first: int = 0) -> Array:
     if ambient is None:
-        return jax.random.normal(key, (count, dim))
+        return jax.random.normal(unrolled(key), (count, dim))
     return spans.gaussian_rows(key, count, dim, ambient, first)

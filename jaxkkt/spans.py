@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxkkt.keys import unrolled
+
 
 class Ambient(NamedTuple):
     """The dimension d of the space that the points are from."""
@@ -38,7 +40,7 @@ def gaussian_rows(
         raise ValueError(f"{first + count} vectors are in general position from d on, got d = {d}")
     normal_key, chi_key = jax.random.split(key)
     row, column = jnp.arange(first, first + count)[:, None], jnp.arange(columns)[None]
-    normal = jax.random.normal(normal_key, (count, columns))
+    normal = jax.random.normal(unrolled(normal_key), (count, columns))
     freedom = jnp.asarray(d, normal.dtype) - row.astype(normal.dtype)
     rest = jnp.sqrt(2 * jax.random.gamma(chi_key, freedom / 2, (count, 1), normal.dtype))
     return jnp.where(column < row, normal, jnp.where(column == row, rest, 0))

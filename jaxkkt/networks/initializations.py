@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxkkt.keys import unrolled
 from jaxkkt.networks.depth2 import Params
 
 Size = int | Int[Array, ""]
@@ -104,7 +105,7 @@ def _draw(
     k, d = check_sizes(shape, width=width, dimension=dim)
 
     def row(j: Array) -> Array:
-        return draw(jax.random.fold_in(key, j), (d + 2,))
+        return draw(unrolled(jax.random.fold_in(key, j)), (d + 2,))
 
     rows = jax.vmap(row)(jnp.arange(k))
     live = jnp.arange(k, dtype=jnp.int32) < width

@@ -192,3 +192,47 @@ def first_crossings(
         _Known(jnp.zeros_like(c), c, past | crosses, jnp.zeros((), jnp.int32)),
     )
     return jnp.where(past, jnp.inf, c), (past | crosses) & ~known.going
+
+
+def stay_negative(
+    pre: Float[Array, "n k"],
+    slope: Float[Array, "n k"],
+    weight: Float[Array, " k"],
+    signs: Float[Array, " n"],
+    froms: Float[Array, " n"],
+    brackets: Float[Array, " n"],
+) -> Bool[Array, " n"]:
+    """Whether the sums of n rays, 0 at `froms` or negative, are negative from there to the
+    bracket; False where that is not certain, and everywhere beyond a bracket.
+
+    The sums are those of `first_crossings`. Between a and b neurons of positive weight add up to no
+    more than their chord, those of negative weight take no less than their tangent at a. So the sum
+    is below the line from the sum at a to `high` at b, the first at b less the tangent there, and
+    negative where that is. Then what is looked at next is twice as long; else b comes nearer.
+    """
+    absolute = jnp.abs(weight)
+    positive = signs[:, None] * weight[None] > 0
+    dot = partial(jnp.dot, precision=PRECISION)
+    constant, growth = dot(jnp.abs(pre), absolute), dot(jnp.abs(slope), absolute)
+
+    def at(c: Array) -> Array:
+        return pre + c[:, None] * slope
+
+    def high(a: Array, b: Array) -> Array:
+        there = at(b)
+        return dot(jnp.where(positive, relu(there), jnp.where(at(a) > 0, -there, 0)), absolute)
+
+    def look(known: _Known) -> _Known:
+        upto = jnp.minimum(known.here + known.step, brackets)
+        tolerance = 4 * jnp.finfo(pre.dtype).eps * (constant + upto * growth)
+        negative = high(known.here, upto) < -8 * tolerance
+        here = jnp.where(negative, upto, known.here)
+        step = known.step * jnp.where(negative, 2, 1 / 2)
+        return _Known(here, step, known.going & ~(negative & (upto >= brackets)), known.trips + 1)
+
+    known = jax.lax.while_loop(
+        lambda known: jnp.any(known.going) & (known.trips < LOOKS),
+        look,
+        _Known(froms, froms, froms < brackets, jnp.zeros((), jnp.int32)),
+    )
+    return (froms < brackets) & ~known.going

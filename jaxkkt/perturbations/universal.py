@@ -3,7 +3,7 @@
 A sample is flipped at c where y_i N(x_i - y_i c u) < 0, strictly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxkkt.arithmetic import ratio
 from jaxkkt.networks import PRECISION, Params, checked, checked_samples, margins, preactivations
 from jaxkkt.outcomes import Outcome
-from jaxkkt.perturbations.rays import Ray, first_flip
+from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip, stay_negative
 from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_positive
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
@@ -148,7 +148,11 @@ def flip_sizes_exact(
     where p are the preactivations.
     `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
     where nobody has un-flipped by then, else the next c where that holds. The default bracket is
-    4 max_i |x_i|. Sorts m k breakpoints, a block of samples at a time.
+    4 max_i |x_i|.
+    Cost: some thirty passes over m k preactivations, a block of samples at a time, where they tell
+    that every sample, chosen or not, is flipped from its first flip on; else m k breakpoints are
+    sorted, which takes several times as long, and is done for all networks under `jax.vmap` where
+    one needs it.
     Raises ValueError for a bracket that is not positive and finite, a network or direction of
     another dimension than the points, and as `universal_direction` for network, data and choice.
     """
@@ -239,24 +243,21 @@ def _exact(
     chosen = chosen & (y != 0)
     along = jnp.dot(params.w, direction, precision=PRECISION)
 
-    def one(sample: tuple[Array, Array], after: Array) -> tuple[Array, Array]:
-        return first_flip(_ray(params, *sample, along), after, bracket)
+    def without_a_sort(x: Array, y: Array) -> tuple[Array, Array]:
+        """First flips, and whether they are certain, and nobody un-flips."""
+        pre, slope = preactivations(params, x), -y[:, None] * along[None]
+        brackets = jnp.full_like(y, bracket)
+        flips, certain = first_crossings(pre, slope, params.v, y, brackets)
+        stay = stay_negative(pre, slope, params.v, y, flips, brackets)
+        return flips, certain & (stay | (flips == jnp.inf))
 
-    def all_samples(after: Array) -> tuple[Array, Array]:
-        m = x.shape[0]
-        size = min(m, max(1, BLOCK_ELEMENTS // params.v.shape[0]))
-        count = -(-m // size)
-        more = count * size - m
-        padded = jnp.pad(x, ((0, more), (0, 0))), jnp.pad(y, (0, more))
-        blocks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), padded)
+    def by_a_sort(after: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        def one(x: Array, y: Array) -> tuple[Array, Array]:
+            return first_flip(_ray(params, x, y, along), after, bracket)
 
-        def block(samples: tuple[Array, Array]) -> tuple[Array, Array]:
-            search = jax.vmap(partial(one, after=after))
-            skip = jax.tree.map(jnp.zeros_like, (samples[1], samples[1]))
-            return jax.lax.cond(jnp.any(samples[1] != 0), search, lambda _: skip, samples)
+        return jax.vmap(one)(x, y)
 
-        flips, unflips = jax.lax.map(block, blocks)
-        return flips.reshape(-1)[:m], unflips.reshape(-1)[:m]
+    in_blocks = partial(_in_blocks, x, y, params.v.shape[0])
 
     def somebody_unflipped(search: _Search) -> Array:
         unflipped = jnp.any(chosen & (search.until <= search.c))
@@ -266,7 +267,7 @@ def _exact(
         started = search.c >= 0
         # Beyond rounding, so that every trip gets ahead.
         beyond = search.c + jnp.finfo(x.dtype).eps * (8 * search.c + bracket)
-        flips, until = all_samples(jnp.where(started, beyond, 0))
+        flips, until = in_blocks(partial(by_a_sort, jnp.where(started, beyond, 0)))
         return _Search(
             c=jnp.max(jnp.where(chosen, flips, 0)),
             until=until,
@@ -274,8 +275,10 @@ def _exact(
             unflips=jnp.where(started, search.unflips, until),
         )
 
-    nobody = jnp.full_like(y, -jnp.inf)
-    before = _Search(jnp.full_like(bracket, -jnp.inf), nobody, nobody, nobody)
+    flips, certain = in_blocks(without_a_sort)
+    c = jnp.where(jnp.all(certain | (y == 0)), jnp.max(jnp.where(chosen, flips, 0)), -jnp.inf)
+    never = jnp.full_like(y, jnp.inf)
+    before = _Search(c, never, flips, never)
     c, _, sizes, unflips = jax.lax.while_loop(somebody_unflipped, advance, before)
     size, status = _flip(c, chosen, direction, (params, x, y))
     known = (y != 0) & (status != FlipStatus.NON_FINITE)
@@ -287,6 +290,26 @@ def _exact(
         monotone=(status == FlipStatus.FLIPPED) & stay,
         status=status,
     )
+
+
+def _in_blocks(x: Array, y: Array, width: int, search: Callable[[Array, Array], Any]) -> Any:
+    """What a search finds of points and labels, a block of samples at a time; of padding zeros."""
+    m = x.shape[0]
+    size = min(m, max(1, BLOCK_ELEMENTS // width))
+    count = -(-m // size)
+    more = count * size - m
+    padded = jnp.pad(x, ((0, more), (0, 0))), jnp.pad(y, (0, more))
+    blocks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), padded)
+
+    def block(samples: tuple[Array, Array]) -> Any:
+        def nothing(samples: tuple[Array, Array]) -> Any:
+            like = jax.eval_shape(search, *samples)
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
+
+        some = jnp.any(samples[1] != 0)
+        return jax.lax.cond(some, lambda given: search(*given), nothing, samples)
+
+    return jax.tree.map(lambda a: a.reshape(-1)[:m], jax.lax.map(block, blocks))
 
 
 class _Search(NamedTuple):
