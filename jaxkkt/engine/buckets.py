@@ -66,7 +66,8 @@ class Bucket:
     measured are as many as a `turn` takes, at shapes that may be larger, which buckets of few runs
     share: `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
     `lane_bytes`, in float32.
-    Where it `resumes` a run may go on from where it paused to be measured, or another ended.
+    Where it `resumes` a run may go on from where it paused to be measured, or another ended. Where
+    a measurement asks for them, networks are taken out with their `starts`.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -82,6 +83,7 @@ class Bucket:
     measured_at: tuple[int, int, int]
     lane_bytes: int
     resumes: bool
+    starts: bool
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -308,6 +310,7 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
         measured_at=at,
         lane_bytes=of_one,
         resumes=kind.resumes,
+        starts=any("start" in one.needs() for run in runs for one in _all_measured(run)),
     )
 
 

@@ -261,10 +261,12 @@ def compile_measurements(
     shape: tuple[int, int, int],
     count: int,
     side_by_side: bool,
+    starts: bool,
 ) -> None:
     """Compiles ahead what measuring so many of such runs at a time will take."""
     m, d, k = shape
-    like = Trained(network_like(k, d), network_like(k, d), points_like(m, d))
+    network = network_like(k, d)
+    like = Trained(network, network if starts else None, points_like(m, d))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
     for job in _jobs([run], [measurements], d, {}):
         measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
@@ -329,7 +331,8 @@ def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:
         return Params(some.w[:k, :d], some.b[:k], some.v[:k])
 
     data = Dataset(given.data.x[:m, :d], given.data.y[:m])
-    return Trained(network(given.params), network(given.start), data)
+    start = None if given.start is None else network(given.start)
+    return Trained(network(given.params), start, data)
 
 
 def _shapes_in(layout: Layout) -> Any:

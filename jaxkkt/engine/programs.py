@@ -83,7 +83,7 @@ def compile_bucket(bucket: Bucket) -> Programs:
             for run, some in bucket.measured():
                 with suppress(Exception):
                     compile_measurements(
-                        run, some, bucket.measured_at, bucket.turn, bucket.side_by_side
+                        run, some, bucket.measured_at, bucket.turn, bucket.side_by_side, bucket.starts
                     )
 
     with ThreadPoolExecutor(1) as other:
@@ -256,8 +256,9 @@ def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Ending]:
         how.protocol, slot.state, slot.data, slot.start, slot.points, bucket.representation
     )
     network = hash_words(trained, sizes.width, sizes.d)
-    trained, start = (networks.pad(some, k, d) for some in (trained, slot.start))
-    return Trained(trained, start, datasets.pad(slot.points, m, d)), Ending(ending, network)
+    start = networks.pad(slot.start, k, d) if bucket.starts else None
+    found = Trained(networks.pad(trained, k, d), start, datasets.pad(slot.points, m, d))
+    return found, Ending(ending, network)
 
 
 def _decode(

@@ -93,7 +93,7 @@ def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
     drawing, runs = rows.drawing(next(iter(kept))), list(kept)
     drawn = draw_batch(drawing, jnp.asarray(words), runs, bucket.slots, bucket.side_by_side)
     params = stacked([pad_params(one, k, d) for one in kept.values()], bucket.turn)
-    start = jax.vmap(lambda some: networks.pad(some, k, d))(drawn.start)
+    start = jax.vmap(lambda some: networks.pad(some, k, d))(drawn.start) if bucket.starts else None
     return Trained(params, start, jax.vmap(lambda some: datasets.pad(some, m, d))(drawn.data))
 
 

@@ -11,10 +11,11 @@ from jaxkkt.runs.run import Run
 
 
 class Trained(NamedTuple):
-    """Networks with what they started from and trained on, stacked and padded on the device."""
+    """Networks with what they trained on, stacked and padded on the device, and what they started
+    from, where a measurement asks for it."""
 
     params: Params
-    start: Params
+    start: Params | None
     data: Dataset
 
     def at(self, i: int, run: Run) -> "Alone":
@@ -34,6 +35,7 @@ class Alone:
 
     @property
     def start(self) -> Params:
+        assert self._all.start is not None
         return self._network(self._all.start)
 
     @property
