@@ -180,7 +180,7 @@ def log_loss_time(
     them a hundred.
 
     A step aims at no log loss below `level`, but for one of delta, or of a millionth of log L where
-    that is more: `training.finish` ends a run so on its target, of which its steps until then know
+    that is more: `training.step` ends a run so on its target, of which its steps until then know
     nothing. Within another transformation, as `optax.chain`, runs end up to a step beyond it.
 
     Equal margins make the flow stiff: the modes that hold them together decay much faster than the

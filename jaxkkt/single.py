@@ -126,6 +126,7 @@ def _train_through(
         run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
         state, evaluation = run
         state = state._replace(log_loss=evaluation.total, level=level, status=status(run))
+        state = training.lead(state, encoded, protocol)
         state = training.finish(state, encoded, protocol)
         trained = representations.decode(state.position, params, data, representation)
         return run, Result(trained, state.log_loss, state.steps, state.status)

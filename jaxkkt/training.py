@@ -69,7 +69,8 @@ SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPO
 
 class State(NamedTuple):
     """A run between two steps. `log_loss` belongs to the position before the last update, and
-    `level` is the log loss that it ended or paused for, once it has: -inf for a number of steps.
+    `level` is the log loss that it ended or paused for, once it has, -inf for a number of steps; of
+    a flow that runs, that which it is led onto.
 
     `start` is w before the first step, where the protocol has a ball to stay in. Where it trains in
     mini-batches, `order` is that of the samples in this epoch, and `key` what orders are drawn by.
@@ -143,7 +144,9 @@ def step(
 ) -> State:
     """One update, or none where the run ends or pauses here: then it stays where it is.
 
-    With a `pause` all of its state stays, so that it or another run goes on from there.
+    A flow ends on its target: where its next step might pass it, steps no longer than what is left
+    lead it there. With a `pause` it ends before, and all of its state stays, so that it or another
+    run goes on from there; `lead` takes it to its level.
     """
     evaluation, target = evaluate(state, data, protocol), protocol.target_log_loss
     numbers = numbers_of(state), numbers_of(evaluation)
@@ -155,18 +158,63 @@ def step(
 def _standing(
     state: State, evaluation: Evaluation, target: Any, max_steps: Any, pause: Pause | None
 ) -> tuple[Array, Array]:
-    """How a run stands by its target and most steps, and the level that it has ended for."""
-    status = status_at(evaluation, state.steps, max_steps, target)
-    level = jnp.asarray(target, state.level.dtype)
+    """How a run stands by its target and most steps, and the level that it has ended for, or is
+    led onto."""
+    total, aim = evaluation.total, evaluation.aim
+    # One that goes on from its pause has a level, too.
+    leading = (state.level > -jnp.inf) if pause is None else jnp.array(False)
+    level = jnp.where(leading, state.level, target).astype(state.level.dtype)
+    if is_flow(state):
+        there = (state.optimizer.stage == 0) & (total <= level)
+        aim = jnp.where(leading, jnp.where(there, total, jnp.inf), aim)
+    status = status_at(evaluation._replace(aim=aim), state.steps, max_steps, level)
+    ended_for = jnp.where(leading | (status == Status.CONVERGED), level, -jnp.inf)
     if pause is not None:
         # A level below the target is not met because the next step aims beyond both.
-        on_the_way = (pause.log_loss >= level) | (evaluation.total <= pause.log_loss)
-        met = (evaluation.aim <= pause.log_loss) & on_the_way
+        on_the_way = (pause.log_loss >= level) | (total <= pause.log_loss)
+        met = (aim <= pause.log_loss) & on_the_way
         here = (met | (state.steps >= pause.steps)) & (status != Status.DIVERGED)
         status = jnp.where(here, Status.PAUSED, status).astype(jnp.int32)
-        there = jnp.where(met, pause.log_loss, -jnp.inf)
-        level = jnp.where(here, there, level).astype(level.dtype)
-    return status, jnp.where(state.status == Status.RUNNING, level, state.level)
+        ended_for = jnp.where(here, jnp.where(met, pause.log_loss, -jnp.inf), ended_for)
+    elif is_flow(state):
+        begins = ~leading & (status == Status.CONVERGED) & (total > level)
+        status = jnp.where(begins, Status.RUNNING, status).astype(jnp.int32)
+    running = state.status == Status.RUNNING
+    return status, jnp.where(running, ended_for, state.level).astype(state.level.dtype)
+
+
+def is_flow(state: Any) -> bool:
+    """Whether a run of such a state is led onto its level."""
+    return isinstance(state, State) and isinstance(state.optimizer, LogLossTimeState)
+
+
+def to_be_led(state: State) -> State:
+    """The state of a flow that has ended or paused, RUNNING where `step` without a pause is to lead
+    it onto the level that it ended for; STEP_CAP where it is not."""
+    met = (state.status == Status.CONVERGED) | (state.status == Status.PAUSED)
+    met &= (state.log_loss > state.level) & (state.level > -jnp.inf)
+    return state._replace(status=jnp.where(met, Status.RUNNING, Status.STEP_CAP).astype(jnp.int32))
+
+
+def led(state: State, there: State) -> State:
+    """The state `there` as the one before ended, or as it ended on the way."""
+    otherwise = to_be_led(state).status == Status.RUNNING
+    otherwise &= there.status != Status.CONVERGED
+    return there._replace(status=jnp.where(otherwise, there.status, state.status))
+
+
+def lead(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
+    """A flow at `state.level`, where it ended or paused for that: its next step might have passed
+    it, and steps no longer than what is left lead within the shortest of it. It may end otherwise
+    on the way."""
+    if not is_flow(state):
+        return state
+    there = jax.lax.while_loop(
+        lambda one: one.status == Status.RUNNING,
+        lambda one: step(one, data, protocol),
+        to_be_led(state),
+    )
+    return led(state, there)
 
 
 def evaluate(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Evaluation:
@@ -201,19 +249,18 @@ def move(
     evaluation: Evaluation,
     status: Array,
     protocol: Protocol,
-    level: Array | float = -jnp.inf,
     keep: bool = False,
 ) -> State:
     """The state after an update by this gradient, where the run and its `status` are RUNNING; else
-    it stays where it is, with that status. A flow's step aims no lower than `level`.
+    it stays where it is, with that status.
 
     With `keep` a run that stays keeps its optimizer's state and order, too.
     """
-    moved, optimizer_state = _updated(state, evaluation.here, protocol, level)
+    moved, optimizer_state = _updated(state, evaluation.here, protocol)
     leaving = None
     if protocol.ball is not None and state.start is not None:
         leaving = _outside(moved, state.start, protocol.ball)
-    flow = isinstance(state.optimizer, LogLossTimeState)
+    flow = is_flow(state)
     # A mini-batch's log loss is part of the state, a full batch's is not, and says where it is.
     keeps_loss = keep and evaluation.order is not None
     was = numbers_of(state if flow else state._replace(optimizer=None))
@@ -226,8 +273,7 @@ def move(
         return jax.tree.map(partial(jnp.where, going), after, before)
 
     # A run that stays needs its optimizer's state where another goes on from it (`keep`), or where
-    # `finish` takes a part of its next step (a ball). A flow that `finish` leads to its level
-    # begins a step, which reads numbers alone.
+    # `finish` takes a part of its next step (a ball).
     whole = keep or protocol.ball is not None
     if flow:
         trace = optimizer_state.trace
@@ -273,11 +319,10 @@ def _updated(
     state: State,
     here: representations.Gradient,
     protocol: Protocol,
-    level: Array | float = -jnp.inf,
 ) -> tuple[Any, Any]:
-    """The position after an update by this gradient, and the optimizer's state."""
+    """The position after an update by this gradient, and the optimizer's state. A flow's step aims
+    no lower than the level that it is led onto."""
     rule = optax.with_extra_args_support(protocol.rule.transformation())
-    flow = isinstance(state.optimizer, LogLossTimeState)
     updates, optimizer_state = rule.update(
         here.gradient,
         state.optimizer,
@@ -285,7 +330,7 @@ def _updated(
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
         samples=here.samples,
-        **({"level": level} if flow else {}),
+        **({"level": state.level} if is_flow(state) else {}),
     )
     fixed = _fixed(protocol)
     if fixed:  # not by weight decay either
@@ -308,10 +353,8 @@ def _outside(position: Params, start: Array, ball: float | Array) -> Array:
 
 
 def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """The state as its run ends: a flow at the log loss that it ended for, on the edge of a ball
-    that it left, and with log L and status of all samples where the last step saw a mini-batch."""
-    if isinstance(state.optimizer, LogLossTimeState):
-        state = _to_level(state, data, protocol)
+    """The state as its run ends: on the edge of a ball that it left, and with log L and status of
+    all samples where the last step saw a mini-batch."""
     m, full = data.y.shape[0], protocol.full_batch(data.y.shape[0])
     if full and protocol.ball is None:
         return state
@@ -338,28 +381,6 @@ def finish(state: State, data: Dataset | GramDataset, protocol: Protocol) -> Sta
     capped = (state.status == Status.STEP_CAP) | (state.status == Status.NOT_SEPARABLE)
     status = jnp.where(capped, _at_cap(least), state.status).astype(jnp.int32)
     return state._replace(log_loss=total, status=status)
-
-
-def _to_level(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
-    """A flow at `state.level`, where it ended or paused for that: its next step might have passed
-    it, and steps no longer than what is left lead within the shortest of it. It may end otherwise
-    on the way."""
-    met = (state.status == Status.CONVERGED) | (state.status == Status.PAUSED)
-    met &= (state.log_loss > state.level) & (state.level > -jnp.inf)
-
-    def onward(state: State) -> State:
-        evaluation = evaluate(state, data, protocol)
-        there = (state.optimizer.stage == 0) & (evaluation.total <= state.level)
-        known = evaluation._replace(aim=jnp.where(there, evaluation.total, jnp.inf))
-        status = status_at(known, state.steps, protocol.max_steps, state.level)
-        return move(state, evaluation, status, protocol, state.level)
-
-    going = jnp.where(met, Status.RUNNING, Status.STEP_CAP).astype(jnp.int32)
-    ended = jax.lax.while_loop(
-        lambda one: one.status == Status.RUNNING, onward, state._replace(status=going)
-    )
-    otherwise = met & (ended.status != Status.CONVERGED)
-    return ended._replace(status=jnp.where(otherwise, ended.status, state.status))
 
 
 def _on_edge(state: State, data: Dataset, protocol: Protocol) -> Params:

@@ -241,7 +241,7 @@ def test_a_batch_is_led_to_its_levels_by_the_steps_of_those_that_ended():
 
     pauses = training.Pause(jnp.array([1.5, -jnp.inf, -jnp.inf]), jnp.array([99, 20, 99]))
     states = jax.jit(jax.vmap(some))(pauses)
-    ended = jax.jit(jax.vmap(lambda state: training.finish(state, data, protocol)))(states)
+    ended = jax.jit(jax.vmap(lambda state: training.lead(state, data, protocol)))(states)
     assert ended.status.tolist() == [Status.PAUSED, Status.PAUSED, Status.RUNNING]
     assert ended.steps[0] > states.steps[0]
     assert ended.steps[1:].tolist() == [20, 60]

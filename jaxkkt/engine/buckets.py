@@ -310,13 +310,18 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
         measured_at=at,
         lane_bytes=of_one,
         resumes=kind.resumes,
-        starts=any("start" in one.needs() for run in runs for one in _all_measured(run)),
+        starts=any(_asks_for_start(_all_measured(run)) for run in runs),
     )
 
 
 def _all_measured(run: Run) -> tuple[Measurement, ...]:
     """At its end and on its way."""
     return run.measure + (() if run.curve is None else run.curve.measure)
+
+
+@by_identity
+def _asks_for_start(measurements: tuple[Measurement, ...]) -> bool:
+    return any("start" in one.needs() for one in measurements)
 
 
 def _lanes_of_a_core(batch: int, k: int) -> int:

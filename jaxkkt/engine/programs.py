@@ -51,8 +51,9 @@ class Programs(NamedTuple):
     """A bucket's compiled functions.
 
     `idle` makes a batch of empty slots, `place` puts runs into some of them, `advance` trains all,
-    `decode` takes some out, `resume` lets some go on from where they stand. `rows` say how runs are
-    told, `report` and `ending` how the device tells how they stand, and how they ended.
+    `decode` takes some out, `resume` lets some go on from where they stand; those that may are
+    taken out as `lead` leads them onto their levels. `rows` say how runs are told, `report` and
+    `ending` how the device tells how they stand, and how they ended.
     """
 
     rows: Rows
@@ -62,7 +63,12 @@ class Programs(NamedTuple):
     place: Callable[..., Slot]
     advance: Callable[..., tuple[Slot, Array]]
     decode: Callable[..., tuple[Trained, Array]]
+    lead: Callable[..., Any] | None
     resume: Callable[..., Slot] | None
+
+    def take_out(self, places: Array, batch: Slot) -> tuple[Trained, Array]:
+        """The runs in these slots, and what is told of them, as words."""
+        return self.decode(places, batch, None if self.lead is None else self.lead(places, batch))
 
 
 def compile_bucket(bucket: Bucket) -> Programs:
@@ -83,7 +89,12 @@ def compile_bucket(bucket: Bucket) -> Programs:
             for run, some in bucket.measured():
                 with suppress(Exception):
                     compile_measurements(
-                        run, some, bucket.measured_at, bucket.turn, bucket.side_by_side, bucket.starts
+                        run,
+                        some,
+                        bucket.measured_at,
+                        bucket.turn,
+                        bucket.side_by_side,
+                        bucket.starts,
                     )
 
     with ThreadPoolExecutor(1) as other:
@@ -121,6 +132,10 @@ def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tup
     ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1])
     quick = quick_options(here.device.platform)
 
+    leads = bucket.resumes and training.is_flow(batch.state)
+    led = jax.tree.map(lambda a: jax.ShapeDtypeStruct((turn, *a.shape), a.dtype), one.state)
+    led = led if leads else None
+
     def compiled(
         function: Callable[..., Any], *args: Any, often: bool = False, **fixed: Any
     ) -> Any:
@@ -134,7 +149,8 @@ def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tup
         _idles(batch, bucket.side_by_side),
         compiled(_place, batch, words, drawn),
         compiled(_advance, batch, limits, often=True, report=report),
-        compiled(_decode, places, batch, ending=ending),
+        compiled(_decode, places, batch, led, ending=ending),
+        compiled(_lead, places, batch, often=True) if leads else None,
         compiled(_resume, batch, words) if bucket.resumes else None,
     )
 
@@ -262,16 +278,44 @@ def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Ending]:
 
 
 def _decode(
-    places: Array, batch: Slot, *, bucket: Bucket, rows: Rows, ending: Layout
+    places: Array, batch: Slot, states: Any, *, bucket: Bucket, rows: Rows, ending: Layout
 ) -> tuple[Trained, Array]:
-    """The runs in these slots, and what is told of them, as words."""
+    """The runs in these slots, by their `states` where these are given, and what is told of them,
+    as words."""
 
-    def one(place: Array) -> tuple[Trained, Array]:
+    def one(place: Array, state: Any) -> tuple[Trained, Array]:
         slot = jax.tree.map(partial(at, place), batch)
+        slot = slot if state is None else slot._replace(state=state)
         found, told = _ended(slot, bucket=bucket, rows=rows)
         return found, ending.pack(told)
 
-    return over(one, (places,), places < bucket.slots, bucket.side_by_side)
+    return over(one, (places, states), places < bucket.slots, bucket.side_by_side)
+
+
+def _lead(places: Array, batch: Slot, *, bucket: Bucket, rows: Rows) -> Any:
+    """The states of the runs in these slots, led onto the levels that they ended or paused for, by
+    the same steps in as many lanes as they were trained by; those in the batch stay."""
+    some = jnp.minimum(places, bucket.slots - 1)
+    states, data, words = jax.tree.map(lambda a: a[some], (batch.state, batch.data, batch.words))
+    _, how = jax.vmap(rows.unpack)(words)
+    start = jax.vmap(training.to_be_led)(states)
+    status = jnp.where(places < bucket.slots, start.status, int(Status.STEP_CAP))
+
+    def step(state: Any, fixed: tuple[Any, How]) -> Any:
+        data, how = fixed
+        return training.advance(how.protocol, state, data, None)
+
+    lanes, forever = min(bucket.lanes, bucket.turn), jnp.iinfo(jnp.int32).max
+    there, _ = make_trips(
+        step,
+        start._replace(status=status),
+        (data, how),
+        jnp.arange(bucket.turn, dtype=jnp.int32),
+        lanes,
+        jnp.array([forever, lanes], jnp.int32),
+        bucket.trips_at_a_time,
+    )
+    return jax.vmap(training.led)(states, there)
 
 
 def forget() -> None:

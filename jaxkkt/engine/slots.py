@@ -253,7 +253,7 @@ class Slots:
         programs, bucket = self._programs, self.bucket
         places = np.full(bucket.turn, bucket.slots, np.int32)
         places[: len(slots)] = slots
-        trained, words = programs.decode(places, self._arrays)
+        trained, words = programs.take_out(places, self._arrays)
         mine = [self._at(i) for i in slots]
         runs, curves = [one.run for one in mine], [_curve(one) for one in mine]
         made = [steps[i] - one.steps_before for i, one in zip(slots, mine, strict=True)]
