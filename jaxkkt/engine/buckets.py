@@ -5,7 +5,7 @@ resumed sweep compiles the same shapes and so gives the same bits.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -21,6 +21,7 @@ from jaxkkt.engine.trajectories import Trajectory, trajectories
 from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation, samples_at_once, step_flops
+from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.data import Data, round_up
 from jaxkkt.specs.same import by_identity
@@ -115,7 +116,7 @@ class Bucket:
 
     def measured(self) -> list[tuple[Run, tuple[Measurement, ...]]]:
         """One run of each kind that is measured alike, and what is measured together of it."""
-        kinds = {_measured_alike(run): run for run in self.runs}.values()
+        kinds = {_measured_alike(run): run for run in distinct(self.runs)}.values()
         found = [(run, run.measure) for run in kinds]
         return found + [(run, run.curve.measure) for run in kinds if run.curve is not None]
 
@@ -192,10 +193,14 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     one where `merging.merge` says that padding is cheaper than compiling, while it stays below
     `LARGEST_PADDING_SHARE` of all work.
     """
-    groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
+    alike: dict[Any, list[Trajectory]] = {}
     for one in trajectories(runs):
-        shape = (one[0].samples, one[0].d, one[0].width)
-        groups.setdefault(_kind(one), {}).setdefault(shape, []).append(one)
+        alike.setdefault((len(one) > 1, *map(id, one[0].apart_from_seed)), []).append(one)
+    groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
+    for same in alike.values():
+        first = same[0][0]
+        by_shape = groups.setdefault(_kind(same[0]), {})
+        by_shape.setdefault((first.samples, first.d, first.width), []).extend(same)
     found = []
     allowed = LARGEST_PADDING_SHARE * sum(
         len(same) * kind.work(*shape)
@@ -210,8 +215,8 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
             steps = protocol.guessed_steps
             merged, allowed = merge(counts, kind.work, steps, allowed)
         for union in merged:
-            mine = [one for part in union.parts for one in by_shape[part]]
-            found.append(_bucket(mine, union, kind, devices))
+            some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
+            found.append(_bucket(some, union, kind, devices))
     least: dict[Any, int] = {}
     for b in found:
         least[b.shared] = min(b.slots, least.get(b.shared, b.slots))
@@ -271,13 +276,22 @@ def _order(shapes: dict[tuple[int, int, int], list[Trajectory]]) -> str:
     return min(str(one[0].to_json()) for same in shapes.values() for one in same[:1])
 
 
-def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequence[Any]) -> Bucket:
-    def key(one: Trajectory) -> tuple[Any, ...]:
-        first = one[0]
-        return -first.samples / first.d, -first.samples, first.width, *order_of(first)
+def _longest_first(shape: tuple[int, int, int]) -> tuple[float, ...]:
+    """Sorts shapes, so that what is left at the end is short."""
+    m, d, k = shape
+    return -m / d, -m, k
 
-    found = sorted(found, key=key)  # the longest first: what is left at the end is short
+
+def _bucket(
+    some: Mapping[tuple[int, int, int], Sequence[Trajectory]],
+    shape: Shape,
+    kind: _Kind,
+    devices: Sequence[Any],
+) -> Bucket:
+    in_order = (sorted(same, key=lambda one: order_of(one[0])) for same in some.values())
+    found = list(chain.from_iterable(in_order))
     runs = list(chain.from_iterable(found))
+    kinds = distinct(runs)
     m, d, k = tight = shape.m, shape.d, shape.k
     protocol = runs[0].protocol
     ball = getattr(protocol, "ball", None) is not None
@@ -288,7 +302,7 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
     if side_by_side:
         lanes = _lanes(-(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one, work)
         slots = lanes
-    elif any(one.on_host for run in runs for one in _all_measured(run)):
+    elif any(one.on_host for run in kinds for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = _within_a_turn(_lanes_of_a_core(batch, k), of_one)
@@ -296,8 +310,8 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
     round_sizes = round_up(m), round_up(d), round_up(k)
     wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
     at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
-    alike = all((r.samples, r.d, r.width) == tight for r in runs)
-    exact = alike and not all(r.data.any_size and r.initialization.any_size for r in runs)
+    any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
+    exact = list(some) == [tight] and not any_size
     return Bucket(
         tuple(found),
         *tight,
@@ -310,18 +324,13 @@ def _bucket(found: list[Trajectory], shape: Shape, kind: _Kind, devices: Sequenc
         measured_at=at,
         lane_bytes=of_one,
         resumes=kind.resumes,
-        starts=any(_asks_for_start(_all_measured(run)) for run in runs),
+        starts=any("start" in one.needs() for run in kinds for one in _all_measured(run)),
     )
 
 
 def _all_measured(run: Run) -> tuple[Measurement, ...]:
     """At its end and on its way."""
     return run.measure + (() if run.curve is None else run.curve.measure)
-
-
-@by_identity
-def _asks_for_start(measurements: tuple[Measurement, ...]) -> bool:
-    return any("start" in one.needs() for one in measurements)
 
 
 def _lanes_of_a_core(batch: int, k: int) -> int:

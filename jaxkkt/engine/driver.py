@@ -30,9 +30,9 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import those_with
-from jaxkkt.garbage import seldom_collected
+from jaxkkt.garbage import seldom_collected, uncollected
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.runs.columns import values_of
+from jaxkkt.runs.columns import distinct, values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
@@ -103,6 +103,7 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
     return 2 * size**3 / median(seconds)
 
 
+@uncollected()
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 
@@ -113,7 +114,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     buckets = plan(wanted, used)
     returned: set[str] = set()
     dimensions: set[str] = set()
-    for run in {structure_of(r.measure): r for b in buckets for r in b.runs}.values():
+    for run in {structure_of(r.measure): r for b in buckets for r in distinct(b.runs)}.values():
         returned |= names_of(run, run.measure).keys()
         if run.curve is not None:
             names_of(run, run.curve.measure)

@@ -150,21 +150,22 @@ def _jobs(
     raised: dict[int, Exception],
 ) -> list[Job]:
     """The compiled measurements of the runs, by program."""
-    jobs: dict[Any, tuple[Kind, list[int], list[_Together], list[Beside]]] = {}
+    alike: dict[int, tuple[Any, list[int]]] = {}
     for i, (run, some) in enumerate(zip(runs, asked, strict=True)):
         try:
-            for group in _together(some):
-                beside = _beside(run, group, dim)
-                kind = _kind(run, group, beside)
-                of = run.data if kind.shared and kind.beside != _NOTHING else None
-                _, mine, groups, given = jobs.setdefault(
-                    (group.places, kind, of), (kind, [], [], [])
-                )
-                mine.append(i)
-                groups.append(group)
-                given.append(beside)
+            kinds = _kinds(run, some, dim)
         except Exception as error:
             raised[i] = error
+        else:
+            alike.setdefault(id(kinds), (kinds, []))[1].append(i)
+    jobs: dict[Any, tuple[Kind, list[int], list[_Together], list[Beside]]] = {}
+    for kinds, some_runs in alike.values():
+        for group, kind, beside, of in kinds:
+            key = group.places, kind, of
+            _, mine, groups, given = jobs.setdefault(key, (kind, [], [], []))
+            mine += some_runs
+            groups += [group] * len(some_runs)
+            given += [beside] * len(some_runs)
     return [
         Job(kind, mine, groups, given[0] if kind.shared else jax.tree.map(_stack, *given))
         for kind, mine, groups, given in jobs.values()
@@ -214,6 +215,38 @@ def _together(measurements: tuple[Measurement, ...]) -> tuple[_Together, ...]:
     return tuple(found)
 
 
+# A program's measurements, their kind, what the host draws for them, and of which data that is.
+_Kinds = tuple[tuple[_Together, Kind, Beside, Any], ...]
+
+
+def _kinds(run: Run, some: tuple[Measurement, ...], dim: int) -> _Kinds:
+    """The programs that measure a run. Those for which the host draws nothing are one and the same
+    object for runs of the same specs."""
+    if _draws(some):
+        return _kinds_of(run, some, dim)
+    return _kinds_alike(some, *run.apart_from_seed)
+
+
+@by_identity
+def _draws(some: tuple[Measurement, ...]) -> bool:
+    return any(not group.needs.isdisjoint(("test", "truth")) for group in _together(some))
+
+
+@by_identity
+def _kinds_alike(some: tuple[Measurement, ...], *specs: Any) -> _Kinds:
+    return _kinds_of(Run.of_fields(*specs), some, dim=0)
+
+
+def _kinds_of(run: Run, some: tuple[Measurement, ...], dim: int) -> _Kinds:
+    found = []
+    for group in _together(some):
+        beside = _beside(run, group, dim)
+        kind = _kind(run, group, beside)
+        of = run.data if kind.shared and kind.beside != _NOTHING else None
+        found.append((group, kind, beside, of))
+    return tuple(found)
+
+
 def _beside(run: Run, group: _Together, dim: int) -> Beside:
     """What the host draws for them; points that padded ones see get this dimension."""
     test = asked_for("test", run, group.some) if "test" in group.needs else None
@@ -232,15 +265,24 @@ def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
     )
 
 
+@by_identity
+def _numbers_words(group: _Together, protocol: Any) -> np.ndarray:
+    """Those of the measurements, and of the protocol where they ask for it."""
+    asked = _packed(protocol if "protocol" in group.needs else None)
+    return np.concatenate([group.numbers.words, asked.words])
+
+
 def _begin(
     job: Job, runs: Sequence[Run], trained: Trained, side_by_side: bool
 ) -> Callable[[], list[list[Values]]]:
     kind, count = job.kind, len(trained.params.v)
     program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, here())
     rows = np.full((count, 1 + kind.measurements.words + kind.protocol.words), -1, np.int32)
-    for row, i, group in zip(rows, job.runs, job.groups, strict=False):
-        protocol = runs[i].protocol if "protocol" in group.needs else None
-        row[:] = np.concatenate([[i], group.numbers.words, _packed(protocol).words])
+    rows[: len(job.runs), 0] = job.runs
+    rows[: len(job.runs), 1:] = [
+        _numbers_words(group, runs[i].protocol)
+        for i, group in zip(job.runs, job.groups, strict=True)
+    ]
     beside = job.beside
     if not kind.shared:
         short = count - len(job.runs)

@@ -66,7 +66,7 @@ class Programs(NamedTuple):
     lead: Callable[..., Any] | None
     resume: Callable[..., Slot] | None
 
-    def take_out(self, places: Array, batch: Slot) -> tuple[Trained, Array]:
+    def take_out(self, places: Any, batch: Any) -> tuple[Trained, Array]:
         """The runs in these slots, and what is told of them, as words."""
         return self.decode(places, batch, None if self.lead is None else self.lead(places, batch))
 

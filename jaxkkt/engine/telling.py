@@ -10,12 +10,14 @@ from jaxtyping import Array, Int
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.draws import SIZES, Drawing, drawing_of, drawn_on_device
 from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs.data import Data
 from jaxkkt.specs.same import by_identity
 from jaxkkt.training import Pause
 
 _SIZES = SIZES.words
+_SEEDS = 3  # the first of these: slot, number and seed, in which runs of the same specs differ
 
 
 class How(NamedTuple):
@@ -50,7 +52,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, bucket: Bucket) -> "Rows":
         shape = bucket.drawn_at
-        one_of = {_drawn_alike(run, shape): run for run in bucket.runs}
+        one_of = {_drawn_alike(run, shape): run for run in distinct(bucket.runs)}
         found = {key: drawing_of(run, shape) for key, run in one_of.items()}
         room = max(one.words for one in found.values())
         run, resumes = bucket.runs[0], bucket.resumes
@@ -62,7 +64,7 @@ class Rows(NamedTuple):
         return _SIZES + self.room + self.how.words
 
     def drawing(self, run: Run) -> Drawing:
-        return self.drawings[_drawn_alike(run, self.shape)]
+        return _drawing(self, *run.apart_from_seed)
 
     def telling(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
         """As many rows as a turn takes: of these runs, and of none."""
@@ -70,17 +72,9 @@ class Rows(NamedTuple):
         rows[len(told) :, 0] = bucket.slots
         if not told:
             return rows
-        runs, mine = [one.run for one in told], rows[: len(told)]
-        mine[:, :_SIZES] = [
-            (one.slot, one.number, _signed(run.seed), run.samples, run.d, run.width)
-            for one, run in zip(told, runs, strict=True)
-        ]
-        for row, run in zip(mine, runs, strict=True):
-            drawn = _drawn_words(self.drawing(run), run.initialization, run.data)
-            row[_SIZES : _SIZES + len(drawn)] = drawn
-        mine[:, _SIZES + self.room :] = [
-            _how_words(one.run.protocol, one.run.curve, one.moment, self.resumes) for one in told
-        ]
+        mine = rows[: len(told)]
+        mine[:, :_SEEDS] = [(one.slot, one.number, _signed(one.run.seed)) for one in told]
+        mine[:, _SEEDS:] = [_words(self, one.moment, *one.run.apart_from_seed) for one in told]
         return rows
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
@@ -114,14 +108,19 @@ def _alike(spec: Any) -> Any:
 
 
 @by_identity
-def _drawn_words(drawing: Drawing, init: Any, data: Any) -> np.ndarray:
-    return drawing.packed(init, data)
+def _drawing(rows: Rows, *specs: Any) -> Drawing:
+    return rows.drawings[_drawn_alike(Run.of_fields(*specs), rows.shape)]
 
 
 @by_identity
-def _how_words(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> np.ndarray:
-    how = _how(protocol, curve, moment, resumes)
-    return Layout.of(how).packed(how)
+def _words(rows: Rows, moment: int, *specs: Any) -> np.ndarray:
+    """What follows the seed in a run's row."""
+    run = Run.of_fields(*specs)
+    drawn = rows.drawing(run).packed(run.initialization, run.data)
+    how = _how(run.protocol, run.curve, moment, rows.resumes)
+    sizes = np.array([run.samples, run.d, run.width], np.int32)
+    room = np.zeros(rows.room - len(drawn), np.int32)
+    return np.concatenate([sizes, drawn, room, Layout.of(how).packed(how)])
 
 
 def _how(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> How:

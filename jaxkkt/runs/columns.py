@@ -1,7 +1,7 @@
 """Runs as rows of a table: what its columns are called, and what is in them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from optax import GradientTransformation
 
@@ -27,6 +27,8 @@ class Parted(Protocol):
     def parts(self) -> Iterator[tuple[str, Spec]]: ...
 
 
+P = TypeVar("P", bound=Parted)
+
 # Parts whose kind is a column of its own, and what that is called.
 _COLUMNS = {
     "data": "data",
@@ -39,6 +41,14 @@ KINDS = tuple(_COLUMNS.values())
 _PREFIXED = ("init",)
 # Never: every table has them.
 _SIZES = (("data", "d"), ("data", "alpha"), ("data", "samples"), ("network", "width"))
+
+
+def distinct(runs: Iterable[P]) -> list[P]:
+    """The first run of those that share all specs, whatever their seeds."""
+    found: dict[tuple[int, ...], P] = {}
+    for run in runs:
+        found.setdefault(tuple(map(id, run.apart_from_seed)), run)
+    return list(found.values())
 
 
 def columns_of(
@@ -96,17 +106,14 @@ def columns_of(
 
 def names_of_columns(runs: Sequence[Parted]) -> set[str]:
     """What the columns of a table of these runs are called."""
-    kinds = {tuple(type(spec) for _, spec in run.parts()): run for run in runs}
+    kinds = {tuple(type(spec) for _, spec in run.parts()): run for run in distinct(runs)}
     return {name for row in columns_of(list(kinds.values()))[0] for name in row}
 
 
 def values_of(runs: Sequence[Parted]) -> dict[str, list[Any]]:
     """Every value that a column of these runs has, in the order in which they come."""
-    kinds: dict[tuple[int, ...], Parted] = {}
-    for run in runs:
-        kinds.setdefault(tuple(map(id, run.apart_from_seed)), run)
     values: dict[str, dict[Any, None]] = {}
-    for row in columns_of(list(kinds.values()))[0]:
+    for row in columns_of(distinct(runs))[0]:
         for name, value in row.items():
             values.setdefault(name, {})[value] = None
     values["seed"] = dict.fromkeys(run.seed for run in runs)

@@ -103,7 +103,7 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
                 part, field = owners[name]
                 changes.setdefault(part, {})[field] = value
             first = _run(parts, changes, seeds[0], curve)
-            runs += [first, *(first.replace(seed=seed) for seed in seeds[1:])]
+            runs += [first, *map(first.with_seed, seeds[1:])]
     return runs
 
 

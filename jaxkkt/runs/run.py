@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
-from jaxkkt.runs.columns import SEED, columns_of
+from jaxkkt.runs.columns import SEED, columns_of, distinct
 from jaxkkt.specs import base
 from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold, require_whole
@@ -92,9 +92,16 @@ class Run(Spec):
                 f"curve must be one jk.Curve, such as jk.Curve([-1, -10]), got {self.curve!r}"
             )
         self.protocol.require_batches(self.data.samples)
-        require_whole("seed", self.seed, 0, 2**32 - 1)
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "seed", _seed(self.seed))
         object.__setattr__(self, "measure", measurements(self.measure))
+
+    def with_seed(self, seed: int) -> "Run":
+        """The same run with another seed; nothing else is looked at again."""
+        found = object.__new__(type(self))
+        for name in _FIELDS:
+            object.__setattr__(found, name, getattr(self, name))
+        object.__setattr__(found, "seed", _seed(seed))
+        return found
 
     @property
     def d(self) -> int:
@@ -203,6 +210,14 @@ class Run(Spec):
         return fold(jax.random.key(self.seed), "shuffle", self.samples, self.d)
 
 
+_FIELDS = Run.field_names()
+
+
+def _seed(value: Any) -> int:
+    require_whole("seed", value, 0, 2**32 - 1)
+    return int(value)
+
+
 def measurements(values: Any) -> tuple[Measurement, ...]:
     """Measurements, from one or several of what `measurement` takes."""
     if isinstance(values, tuple) and all(isinstance(value, Measurement) for value in values):
@@ -226,9 +241,8 @@ def listed(values: Any) -> tuple[Any, ...]:
 def refuse_changed(runs: Sequence[Run]) -> None:
     """Raises ValueError where an own function that runs use has changed since it was first used
     here, or computes something else whenever it is traced; see `specs.base.refuse_changed`."""
-    kinds = {tuple(map(id, run.apart_from_seed)): run for run in runs}
     looked_at = set()
-    for run in kinds.values():
+    for run in distinct(runs):
         curve = () if run.curve is None else run.curve.measure
         for spec in (*(spec for _, spec in run.parts()), *curve):
             own = base.package_of(spec.brought) is None and not getattr(spec, "on_host", False)
@@ -251,12 +265,12 @@ def unique(runs: Collection[Run]) -> list[Run]:
 
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
-    return run.seed, *map(_told, run.apart_from_seed)
+    return run.seed, *_told(*run.apart_from_seed)
 
 
 @by_identity
-def _told(value: Any) -> str:
-    return repr(value)
+def _told(*specs: Any) -> tuple[str, ...]:
+    return tuple(map(repr, specs))
 
 
 @by_identity
