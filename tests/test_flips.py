@@ -10,7 +10,13 @@ from rays import EPS, classified, line, on_line, outputs64, reference, rounding
 
 from jaxkkt import datasets, networks, perturbations, single, training
 from jaxkkt.networks import Params
-from jaxkkt.perturbations import FlipStatus, flip_size_bisection, flip_sizes_exact
+from jaxkkt.perturbations import (
+    FlipStatus,
+    flip_size_bisection,
+    flip_sizes_exact,
+    rays,
+    universal,
+)
 
 # --- flips that are not monotone ---
 
@@ -248,3 +254,66 @@ def test_blocks_of_samples_change_nothing(case, monkeypatch):
         padded._replace(sizes=padded.sizes[8:], unflips=padded.unflips[8:]), flips, tolerance
     )
     assert jnp.isnan(padded.sizes[:8]).all()
+
+
+# --- without a sort ---
+
+
+def test_rays_that_stay_negative_for_certain_do():
+    """Rays of random neurons: of those that are told to stay below 0 from their first flip on none
+    is above 0 again, and of those that stay most are told."""
+    n, k, bracket = 2000, 12, 6.0
+    keys = jax.random.split(jax.random.key(5), 4)
+    signs = jnp.sign(jax.random.normal(keys[0], (n,)))
+    weight = jax.random.normal(keys[1], (k,)).at[0].set(2.0)
+    pre, slope = jax.random.normal(keys[2], (n, k)), jax.random.normal(keys[3], (n, k))
+    signs = jnp.where(signs * (jnp.maximum(pre, 0) @ weight) < 0, -signs, signs)
+    along = rays.Ray(pre, slope, signs[:, None] * weight[None])
+    brackets = jnp.full(n, bracket)
+    flips, unflips = jax.jit(jax.vmap(rays.first_flip))(along, jnp.zeros(n), brackets)
+    told = jax.jit(rays.stay_negative)(pre, slope, weight, signs, flips, brackets)
+    stays = np.isinf(unflips) & np.isfinite(flips)
+    assert stays.sum() > 100
+    assert (np.isfinite(flips) & ~stays).sum() > 20
+    assert not np.any(np.asarray(told) & ~stays)
+    assert np.asarray(told).sum() > 0.8 * stays.sum()
+
+
+def test_a_rise_after_the_flip_is_not_overlooked():
+    """1 - c + 3 relu(c - 2) - 4 relu(c - 2.75): above 0 between 2.5 and 3.125, at 4 below."""
+    neurons = [(1.0, 0.0, 1.0), (0.0, 1.0, -1.0), (-2.0, 1.0, 3.0), (-2.75, 1.0, -4.0)]
+    pre, slope, weight = (jnp.array(column, jnp.float32) for column in zip(*neurons, strict=True))
+    one = jnp.ones(1)
+
+    def stay(bracket):
+        found = rays.stay_negative(pre[None], slope[None], weight, one, one, bracket * one)
+        return bool(found[0])
+
+    assert stay(1.9)
+    assert stay(2.4)
+    assert not stay(2.6)
+    assert not stay(4.0)
+    # The same along a line, whose first flip is certain.
+    params = line((1, 5, 1), (-1, -1, 3), (-1, -1.75, -4), constant=-5.0)
+    flips = on_line(params, [1.0], bracket=5.0)
+    assert (flips.sizes[0], flips.unflips[0]) == pytest.approx((1.0, 2.5), rel=8 * EPS)
+    assert not flips.monotone
+    assert on_line(params, [1.0], bracket=2.4).monotone
+
+
+def test_trained_networks_need_no_sort(trained, monkeypatch):
+    exact = flip_sizes_exact(*trained)
+    sorts = []
+
+    def sort(ray, after, bracket):
+        sorts.append(ray)
+        return jnp.nan * after, jnp.nan * after
+
+    monkeypatch.setattr(universal, "first_flip", sort)
+    universal._exact.clear_cache()
+    again = flip_sizes_exact(*trained)
+    universal._exact.clear_cache()
+    assert sorts  # it is there, for those that need it
+    for mine, other in zip(again, exact, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=8 * EPS)
+    assert np.isfinite(again.sizes).all()

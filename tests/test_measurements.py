@@ -10,6 +10,7 @@ from cases import sweep
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.draws import draw
+from jaxkkt.engine.programs import compile_bucket
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -47,6 +48,21 @@ class TestOwn:
             table[f"of_{name}"].values.tolist() for name in ("test", "start", "params", "data")
         ]
         assert found == [[256, 10], [50, 10], [50, 10], [8, 10]]
+
+    def test_what_a_network_started_from_is_taken_out_where_it_is_asked_for(self):
+        def moved(params, start):
+            return jnp.abs(params.w - start.w).max()
+
+        for asked, axes in (
+            (False, {}),
+            (True, {"measure": moved}),
+            (True, {"curve": jk.Curve([-1.0], measure=moved)}),
+        ):
+            (bucket,) = jk.plan_sweep(jk.grid(**AXES, **axes)).buckets
+            programs = compile_bucket(bucket)
+            places = np.zeros(bucket.turn, np.int32)
+            taken, _ = programs.take_out(places, programs.idle())
+            assert (taken.start is not None) == asked
 
     def test_a_bare_number_has_the_function_s_name_and_arrays_dimensions_of_their_own(self):
         def largest(params):

@@ -186,6 +186,19 @@ class TestRun:
     def test_numpy_integers_are_integers(self):
         assert one(d=np.int64(5), seed=np.uint8(7)).name == one(d=5, seed=7).name
 
+    def test_another_seed_is_all_that_changes(self):
+        run = jk.grid(d=5, samples=4, width=3, seed=2, curve=jk.Curve([-1.0]))[0]
+        assert all((hash(run), run.name, run.identity))  # kept once they are known
+        other = run.with_seed(np.int64(7))
+        made = run.replace(seed=7)
+        assert type(other.seed) is int
+        assert other == made != run
+        assert (hash(other), other.name, other.identity) == (hash(made), made.name, made.identity)
+        assert other.apart_from_seed == run.apart_from_seed
+        for seed in (-1, 2**32, 1.5, True, "1"):
+            with pytest.raises(ValueError, match="seed must be"):
+                run.with_seed(seed)
+
     def test_keys_differ_wherever_a_draw_should(self):
         base = one()
         bits = lambda key: tuple(jax.random.key_data(key).tolist())  # noqa: E731

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.draws import SIZES, Drawing, drawing_of, drawn_on_device
+from jaxkkt.engine.draws import SIZES, Drawing, Sizes, drawing_of, drawn_on_device
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run
@@ -17,7 +17,8 @@ from jaxkkt.specs.same import by_identity
 from jaxkkt.training import Pause
 
 _SIZES = SIZES.words
-_SEEDS = 3  # the first of these: slot, number and seed, in which runs of the same specs differ
+# Up to the seed: slot, number and seed are all in which runs of the same specs differ.
+_SEEDS = Sizes._fields.index("seed") + 1
 
 
 class How(NamedTuple):

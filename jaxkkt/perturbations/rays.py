@@ -227,7 +227,7 @@ def stay_negative(
         tolerance = 4 * jnp.finfo(pre.dtype).eps * (constant + upto * growth)
         negative = high(known.here, upto) < -8 * tolerance
         here = jnp.where(negative, upto, known.here)
-        step = known.step * jnp.where(negative, 2, 1 / 2)
+        step = jnp.where(negative, 2 * known.step, known.step / 2)
         return _Known(here, step, known.going & ~(negative & (upto >= brackets)), known.trips + 1)
 
     known = jax.lax.while_loop(
