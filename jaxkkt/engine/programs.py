@@ -51,9 +51,9 @@ class Programs(NamedTuple):
     """A bucket's compiled functions.
 
     `idle` makes a batch of empty slots, `place` puts runs into some of them, `advance` trains all,
-    `decode` takes some out, `resume` lets some go on from where they stand; those that may are
-    taken out as `lead` leads them onto their levels. `rows` say how runs are told, `report` and
-    `ending` how the device tells how they stand, and how they ended.
+    `decode` takes some out, `resume` lets some go on from where they stand. Of flows that may go on
+    `lead` makes states that are led onto their levels, to be taken out. `rows` say how runs are
+    told, `report` and `ending` how the device tells how they stand, and how they ended.
     """
 
     rows: Rows
