@@ -30,7 +30,7 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import those_with
-from jaxkkt.garbage import seldom_collected, uncollected
+from jaxkkt.garbage import seldom_collected
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.columns import distinct, values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
@@ -103,7 +103,6 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
     return 2 * size**3 / median(seconds)
 
 
-@uncollected()
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 

@@ -5,6 +5,7 @@ breakpoints. An output of exactly 0 is not flipped. Sizes are infima: at the siz
 is 0 as a rule.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -108,6 +109,13 @@ class _Known(NamedTuple):
     trips: Int[Array, ""]
 
 
+def _rounding(pre: Array, slope: Array, absolute: Array) -> Callable[[Array], Array]:
+    """What rounding may hide of the rays' sums at c: 4 eps sum_j |weight_j| (|pre| + c |slope|)."""
+    dot = partial(jnp.dot, precision=PRECISION)
+    constant, growth = dot(jnp.abs(pre), absolute), dot(jnp.abs(slope), absolute)
+    return lambda c: 4 * jnp.finfo(pre.dtype).eps * (constant + c * growth)
+
+
 def first_crossings(
     pre: Float[Array, "n k"],
     slope: Float[Array, "n k"],
@@ -132,10 +140,7 @@ def first_crossings(
     dot = partial(jnp.dot, precision=PRECISION)
     absolute = jnp.abs(weight)
     signed_and_absolute = jnp.stack([weight, absolute], axis=1)
-    constant, growth = dot(jnp.abs(pre), absolute), dot(jnp.abs(slope), absolute)
-
-    def tolerance(c: Array) -> Array:
-        return 4 * jnp.finfo(pre.dtype).eps * (constant + c * growth)
+    tolerance = _rounding(pre, slope, absolute)
 
     def at(c: Array) -> Array:
         return pre + c[:, None] * slope
@@ -212,20 +217,19 @@ def stay_negative(
     """
     absolute = jnp.abs(weight)
     positive = signs[:, None] * weight[None] > 0
-    dot = partial(jnp.dot, precision=PRECISION)
-    constant, growth = dot(jnp.abs(pre), absolute), dot(jnp.abs(slope), absolute)
+    tolerance = _rounding(pre, slope, absolute)
 
     def at(c: Array) -> Array:
         return pre + c[:, None] * slope
 
     def high(a: Array, b: Array) -> Array:
         there = at(b)
-        return dot(jnp.where(positive, relu(there), jnp.where(at(a) > 0, -there, 0)), absolute)
+        terms = jnp.where(positive, relu(there), jnp.where(at(a) > 0, -there, 0))
+        return jnp.dot(terms, absolute, precision=PRECISION)
 
     def look(known: _Known) -> _Known:
         upto = jnp.minimum(known.here + known.step, brackets)
-        tolerance = 4 * jnp.finfo(pre.dtype).eps * (constant + upto * growth)
-        negative = high(known.here, upto) < -8 * tolerance
+        negative = high(known.here, upto) < -8 * tolerance(upto)
         here = jnp.where(negative, upto, known.here)
         step = jnp.where(negative, 2 * known.step, known.step / 2)
         return _Known(here, step, known.going & ~(negative & (upto >= brackets)), known.trips + 1)
