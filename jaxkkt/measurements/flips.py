@@ -11,6 +11,8 @@ from jaxkkt import networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
+from jaxkkt.perturbations import FlipStatus
+from jaxkkt.perturbations.rays import first_common
 from jaxkkt.specs.base import Number, described
 
 # Slacks at which `Flips` looks beside its own, those next to the default one after it, and the
@@ -48,15 +50,20 @@ class Flips(Measurement):
         norm = networks.squared_norm(params)
         exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
 
+        pre = networks.preactivations(params, x)
+        longest = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
+
         def least(before: tuple[Array, Array], slack: Array) -> Any:
             others, best = before
             now = perturbations.on_margin(margins, slack, mask=real)
 
             def search(_: None) -> Array:
-                along = perturbations.universal_direction(x, y, now)
+                towards = perturbations.universal_direction(x, y, now)
+                along = jnp.dot(params.w, towards, precision=networks.PRECISION)
                 # A size that is no smaller than the best is not looked for.
                 bracket = jnp.where((best > 0) & (best < jnp.inf), best, longest)
-                return perturbations.flip_size_bisection(params, x, y, along, now, bracket).size
+                size = first_common(pre, along, params.v, y, now, bracket)
+                return jnp.where(jnp.all(towards == 0), jnp.nan, size)
 
             # Slacks with the same samples have the same flips.
             same = jnp.all(now == others)
@@ -64,10 +71,11 @@ class Flips(Measurement):
             return (now, jnp.fmin(best, size)), size
 
         ordered = jnp.sort(jnp.where(chosen, exact.sizes, jnp.nan))  # NaN last
-        longest = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
         slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
         nobody = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
         (_, smallest_size), sizes = jax.lax.scan(least, nobody, slacks)
+        known = exact.status != FlipStatus.NON_FINITE
+        smallest_size, sizes = (jnp.where(known, a, jnp.nan) for a in (smallest_size, sizes))
         return {
             "flip_size": sizes[0],
             "flip_size_exact": exact.size,

@@ -13,9 +13,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import ratio
-from jaxkkt.networks import PRECISION, Params, checked, checked_samples, margins, preactivations
+from jaxkkt.networks import (
+    PRECISION,
+    Params,
+    checked,
+    checked_samples,
+    margins,
+    preactivations,
+)
 from jaxkkt.outcomes import Outcome
-from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip, stay_negative
+from jaxkkt.perturbations.rays import (
+    Ray,
+    first_common,
+    first_crossings,
+    first_flip,
+    stay_negative,
+)
 from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_positive
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
@@ -198,41 +211,13 @@ def _transfer(params: Params, x: Array, y: Array, slack: float) -> Flip:
     return jax.lax.map(on_all, directions)
 
 
-def _ray(params: Params, x: Array, y: Array, along: Float[Array, " k"]) -> Ray:
-    """y N(x - y c u) for one sample, `along` being w_j . u."""
-    return Ray(preactivations(params, x), -y * along, y * params.v)
-
-
 @partial(jax.jit, static_argnames="trips")
 def _bisection(
     params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array, trips: int
 ) -> Flip:
     chosen = chosen & (y != 0)
-    along = jnp.dot(params.w, direction, precision=PRECISION)
-    rays = jax.vmap(_ray, in_axes=(None, 0, 0, None))(params, x, y, along)
-
-    def outputs(c: Array) -> Array:
-        return jnp.where(chosen, jax.vmap(Ray.margin, in_axes=(0, None))(rays, c), -1)
-
-    def between(state: tuple[Array, Array, Array]) -> Array:
-        trip, low, high = state
-        middle = (low + high) / 2
-        return flips & (trip < trips) & (low < middle) & (middle < high)
-
-    def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        trip, low, high = state
-        middle = (low + high) / 2
-        flipped = jnp.all(outputs(middle) < 0)
-        return trip + 1, jnp.where(flipped, low, middle), jnp.where(flipped, middle, high)
-
-    zero = jnp.zeros_like(bracket)
-    at_zero, at_end = outputs(zero), outputs(bracket)
-    flips = jnp.all(at_end < 0)
-    # Ends before `trips` where no number is left between the two, at once where nothing flips.
-    high = jax.lax.while_loop(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
-    size = jnp.where(flips, high, jnp.inf)
-    size = jnp.where(jnp.all(at_zero < 0), 0, size)
-    size = jnp.where(jnp.all(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
+    along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
+    size = first_common(pre, along, params.v, y, chosen, bracket, trips)
     return _flip(size, chosen, direction, (params, x, y))
 
 
@@ -241,23 +226,23 @@ def _exact(
     params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array
 ) -> ExactFlips:
     chosen = chosen & (y != 0)
-    along = jnp.dot(params.w, direction, precision=PRECISION)
+    along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
 
-    def without_a_sort(x: Array, y: Array) -> tuple[Array, Array]:
+    def without_a_sort(pre: Array, y: Array) -> tuple[Array, Array]:
         """First flips, and whether they are certain, and nobody un-flips."""
-        pre, slope = preactivations(params, x), -y[:, None] * along[None]
+        slope = -y[:, None] * along[None]
         brackets = jnp.full_like(y, bracket)
         flips, certain = first_crossings(pre, slope, params.v, y, brackets)
         stay = stay_negative(pre, slope, params.v, y, flips, brackets)
         return flips, certain & (stay | (flips == jnp.inf))
 
-    def by_a_sort(after: Array, x: Array, y: Array) -> tuple[Array, Array]:
-        def one(x: Array, y: Array) -> tuple[Array, Array]:
-            return first_flip(_ray(params, x, y, along), after, bracket)
+    def by_a_sort(after: Array, pre: Array, y: Array) -> tuple[Array, Array]:
+        def one(pre: Array, y: Array) -> tuple[Array, Array]:
+            return first_flip(Ray(pre, -y * along, y * params.v), after, bracket)
 
-        return jax.vmap(one)(x, y)
+        return jax.vmap(one)(pre, y)
 
-    in_blocks = partial(_in_blocks, x, y, params.v.shape[0])
+    in_blocks = partial(_in_blocks, pre, y)
 
     def somebody_unflipped(search: _Search) -> Array:
         unflipped = jnp.any(chosen & (search.until <= search.c))
@@ -292,13 +277,14 @@ def _exact(
     )
 
 
-def _in_blocks(x: Array, y: Array, width: int, search: Callable[[Array, Array], Any]) -> Any:
-    """What a search finds of points and labels, a block of samples at a time; of padding zeros."""
-    m = x.shape[0]
+def _in_blocks(pre: Array, y: Array, search: Callable[[Array, Array], Any]) -> Any:
+    """What a search finds of preactivations and labels, a block of samples at a time; of padding
+    zeros."""
+    m, width = pre.shape
     size = min(m, max(1, BLOCK_ELEMENTS // width))
     count = -(-m // size)
     more = count * size - m
-    padded = jnp.pad(x, ((0, more), (0, 0))), jnp.pad(y, (0, more))
+    padded = jnp.pad(pre, ((0, more), (0, 0))), jnp.pad(y, (0, more))
     blocks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), padded)
 
     def block(samples: tuple[Array, Array]) -> Any:
