@@ -167,12 +167,15 @@ def using(values: Mapping[str, Any], place: jax.Device | None = None) -> Iterato
         yield
 
 
+_version = cache(version)  # read from a file each time
+
+
 def environment() -> dict[str, Any]:
     """What a row's bits depend on beside the run, its bucket and the protocol."""
     here, names = device(), ("jax", "jaxlib", "optax")
     simd: Any = np.show_config(mode="dicts")
     return {
-        "versions": {"jaxkkt": __version__, **{name: version(name) for name in names}},
+        "versions": {"jaxkkt": __version__, **{name: _version(name) for name in names}},
         "code": digest_of_code(PACKAGE),
         "platform": here.client.platform_version,
         "device": here.device_kind,

@@ -120,22 +120,33 @@ def drawing_of(run: Run, shape: tuple[int, int, int]) -> Drawing:
     """How the run is drawn at this shape."""
     m, d, k = shape
     init, data = run.initialization, run.data
-    own_size = (run.samples, run.d, run.width) == shape
-    traced_start, traced_points = drawn_on_device(init, data, own_size)
-    at = jax.tree.map(np.asarray, SIZES.unpacked(np.zeros(SIZES.words, np.int32)))
-    at = at._replace(samples=np.int32(run.samples), d=np.int32(run.d), width=np.int32(run.width))
-    start = points = None
-    if traced_start:
-        with suppress(Exception):  # raises again where it is the turn of its run
-            layout = Layout.of(numbers(init))
-            jax.eval_shape(lambda at: init.draw_at(at.seed, at.width, at.d, (k, d)), at)
-            start = layout
-    if traced_points:
-        with suppress(Exception):
-            layout, spec = Layout.of(numbers(data.sizeless())), data.sizeless()
-            jax.eval_shape(lambda at: spec.draw_at(at.seed, at.samples, at.d, (m, d)), at)
-            points = layout
-    return Drawing(shape, (start, points))
+    start, points = drawn_on_device(init, data, (run.samples, run.d, run.width) == shape)
+    as_start = _traced(init, (k, d)) if start else None
+    as_points = _traced(data.sizeless(), (m, d)) if points else None
+    return Drawing(shape, (as_start, as_points))
+
+
+def _traced(spec: Any, shape: tuple[int, int]) -> Layout | None:
+    """The structure of a spec that the device draws; None where that raises, as it does again where
+    it is the turn of its run."""
+    with suppress(Exception):
+        layout = Layout.of(numbers(spec))
+        try_to_trace(layout, shape, here())
+        return layout
+    return None
+
+
+@once
+def try_to_trace(layout: Layout, shape: tuple[int, int], here: Here) -> None:
+    """Raises what drawing of specs of this structure raises."""
+
+    def drawn(words: Array, rest: Array) -> Any:
+        at = SIZES.unpack(words)
+        return layout.unpack(rest).draw_at(at.seed, at.samples, at.d, shape)
+
+    jax.eval_shape(
+        drawn, *(jax.ShapeDtypeStruct((n,), np.int32) for n in (SIZES.words, layout.words))
+    )
 
 
 class Drawn(NamedTuple):

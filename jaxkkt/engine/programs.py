@@ -18,10 +18,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
-from jaxkkt.engine.draws import (
-    Drawn,
-    draw_program,
-)
+from jaxkkt.engine.draws import Drawn, draw_program, try_to_trace
 from jaxkkt.engine.hashes import hash_words
 from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
@@ -325,5 +322,5 @@ def forget() -> None:
     jax.clear_caches()
     forget_specs()
     forget_results()
-    for programs in (draw_program, measure_program, training_programs):
-        programs.cache_clear()
+    for kept in (try_to_trace, draw_program, measure_program, training_programs):
+        kept.cache_clear()
