@@ -195,7 +195,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     """
     alike: dict[Any, list[Trajectory]] = {}
     for one in trajectories(runs):
-        alike.setdefault((len(one) > 1, *map(id, one[0].apart_from_seed)), []).append(one)
+        alike.setdefault((len(one) > 1, id(one[0].apart_from_seed)), []).append(one)
     groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
     for same in alike.values():
         first = same[0][0]

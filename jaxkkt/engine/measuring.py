@@ -224,7 +224,7 @@ def _kinds(run: Run, some: tuple[Measurement, ...], dim: int) -> _Kinds:
     object for runs of the same specs."""
     if _draws(some):
         return _kinds_of(run, some, dim)
-    return _kinds_alike(some, *run.apart_from_seed)
+    return _kinds_alike(some, run.apart_from_seed)
 
 
 @by_identity
@@ -233,7 +233,7 @@ def _draws(some: tuple[Measurement, ...]) -> bool:
 
 
 @by_identity
-def _kinds_alike(some: tuple[Measurement, ...], *specs: Any) -> _Kinds:
+def _kinds_alike(some: tuple[Measurement, ...], specs: tuple[Any, ...]) -> _Kinds:
     return _kinds_of(Run.of_fields(*specs), some, dim=0)
 
 

@@ -67,7 +67,7 @@ def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
         measured = {}
     for name, i in row.owners.items():
         measured[hashes[i]][name] = row.values[name]
-    definitions, spec = _definitions(*row.run.apart_from_seed)
+    definitions, spec = _definitions(row.run.apart_from_seed)
     value = {
         "spec": spec,
         "seed": row.run.seed,
@@ -181,7 +181,7 @@ def has_spec(record: Record) -> bool:
 
 
 @by_identity
-def _definitions(*fields: Any) -> tuple[dict[str, Any], str]:
+def _definitions(fields: tuple[Any, ...]) -> tuple[dict[str, Any], str]:
     """What rows of runs of these fields, whatever their seed, refer to; and which of it is their
     spec."""
     run = Run.of_fields(*fields)

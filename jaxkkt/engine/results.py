@@ -174,10 +174,7 @@ def _variables(
     """
     found: dict[str, Any] = {}
     places = {dim: {key: i for i, key in enumerate(some)} for dim, some in along.items()}
-    of_rows = [entry.values for entry in entries]
-    for name in sorted(set[str]().union(*of_rows)):
-        rows = [i for i, values in enumerate(of_rows) if name in values]
-        some = [of_rows[i][name] for i in rows]
+    for name, (rows, some) in sorted(_columns([entry.values for entry in entries]).items()):
         index = tuple(place_of[rows] for place_of in where)
         if name in ("status", "error"):
             whole: Any = (
@@ -200,7 +197,7 @@ def _variables(
             )
         own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
         first = int(along_curve is not None and name.startswith(CURVE))
-        axes = [entries[i].axes.get(name, {}) for i in rows]
+        axes = [entries[i].axes.get(name, {}) for i in rows.tolist()]
         named: Mapping[str, Sequence[Any]] = next((one for one in reversed(axes) if one), {})
         more = list(named) or [f"{name}_{i}" for i in range(first, len(own))]
         own[first:] = [len(along.get(dim, range(own[i]))) for i, dim in enumerate(more, first)]
@@ -216,6 +213,28 @@ def _variables(
             whole[(*place, *np.ix_(*cut))] = array
         found[name] = ((*dims, *([along_curve] if first else []), *more), whole, {})
     return found
+
+
+def _columns(of_rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[np.ndarray, Sequence[Any]]]:
+    """Of every name the rows that have a value, in order, and their values."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for i, values in enumerate(of_rows):
+        alike.setdefault(tuple(values), []).append(i)
+    parts: dict[str, list[tuple[list[int], Sequence[Any]]]] = {}
+    for names, rows in alike.items():
+        columns = zip(*(of_rows[i].values() for i in rows), strict=True)
+        for name, some in zip(names, columns, strict=True):
+            parts.setdefault(name, []).append((rows, some))
+    return {name: _in_order(some) for name, some in parts.items()}
+
+
+def _in_order(parts: Sequence[tuple[list[int], Sequence[Any]]]) -> tuple[np.ndarray, Sequence[Any]]:
+    """The parts of a column as one, by row."""
+    if len(parts) == 1:
+        ((rows, some),) = parts
+        return np.array(rows), some
+    pairs = sorted((i, n, j) for n, (rows, _) in enumerate(parts) for j, i in enumerate(rows))
+    return np.array([i for i, _, _ in pairs]), [parts[n][1][j] for _, n, j in pairs]
 
 
 def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:

@@ -65,7 +65,7 @@ class Rows(NamedTuple):
         return _SIZES + self.room + self.how.words
 
     def drawing(self, run: Run) -> Drawing:
-        return _drawing(self, *run.apart_from_seed)
+        return _drawing(self, run.apart_from_seed)
 
     def telling(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
         """As many rows as a turn takes: of these runs, and of none."""
@@ -75,7 +75,7 @@ class Rows(NamedTuple):
             return rows
         mine = rows[: len(told)]
         mine[:, :_SEEDS] = [(one.slot, one.number, _signed(one.run.seed)) for one in told]
-        mine[:, _SEEDS:] = [_words(self, one.moment, *one.run.apart_from_seed) for one in told]
+        mine[:, _SEEDS:] = [_words(self, one.moment, one.run.apart_from_seed) for one in told]
         return rows
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
@@ -109,12 +109,12 @@ def _alike(spec: Any) -> Any:
 
 
 @by_identity
-def _drawing(rows: Rows, *specs: Any) -> Drawing:
+def _drawing(rows: Rows, specs: tuple[Any, ...]) -> Drawing:
     return rows.drawings[_drawn_alike(Run.of_fields(*specs), rows.shape)]
 
 
 @by_identity
-def _words(rows: Rows, moment: int, *specs: Any) -> np.ndarray:
+def _words(rows: Rows, moment: int, specs: tuple[Any, ...]) -> np.ndarray:
     """What follows the seed in a run's row."""
     run = Run.of_fields(*specs)
     drawn = rows.drawing(run).packed(run.initialization, run.data)

@@ -22,7 +22,9 @@ class Parted(Protocol):
     def measure(self) -> tuple[Measurement, ...]: ...
 
     @property
-    def apart_from_seed(self) -> tuple[Any, ...]: ...
+    def apart_from_seed(self) -> tuple[Any, ...]:
+        """Its specs, the same tuple whenever it is asked for."""
+        ...
 
     def parts(self) -> Iterator[tuple[str, Spec]]: ...
 
@@ -45,8 +47,11 @@ _SIZES = (("data", "d"), ("data", "alpha"), ("data", "samples"), ("network", "wi
 
 def distinct(runs: Iterable[P]) -> list[P]:
     """The first run of those that share all specs, whatever their seeds."""
-    found: dict[tuple[int, ...], P] = {}
+    by_specs: dict[int, P] = {}
     for run in runs:
+        by_specs.setdefault(id(run.apart_from_seed), run)
+    found: dict[tuple[int, ...], P] = {}
+    for run in by_specs.values():
         found.setdefault(tuple(map(id, run.apart_from_seed)), run)
     return list(found.values())
 
@@ -64,11 +69,10 @@ def columns_of(
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
-    places: dict[tuple[int, ...], int] = {}
+    places: dict[int, int] = {}
     of_runs = []
     for run in runs:
-        specs = tuple(map(id, run.apart_from_seed))
-        place = places.setdefault(specs, len(columns))
+        place = places.setdefault(id(run.apart_from_seed), len(columns))
         of_runs.append(place)
         if place < len(columns):
             continue

@@ -98,7 +98,7 @@ class Run(Spec):
     def with_seed(self, seed: int) -> "Run":
         """The same run with another seed; nothing else is looked at again."""
         found = object.__new__(type(self))
-        for name in _FIELDS:
+        for name in (*_FIELDS, "apart_from_seed"):
             object.__setattr__(found, name, getattr(self, name))
         object.__setattr__(found, "seed", _seed(seed))
         return found
@@ -131,10 +131,10 @@ class Run(Spec):
                 spec.require_hashable()
             raise
 
-    @property
+    @cached_property
     def apart_from_seed(self) -> tuple[Any, ...]:
-        """All of its fields but the seed: runs of one grid share them."""
-        return (
+        """All of its fields but the seed: one and the same tuple for runs that share them."""
+        return _shared(
             self.data,
             self.network,
             self.initialization,
@@ -266,6 +266,11 @@ def unique(runs: Collection[Run]) -> list[Run]:
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
     return run.seed, *_told(*run.apart_from_seed)
+
+
+@by_identity
+def _shared(*specs: Any) -> tuple[Any, ...]:
+    return specs
 
 
 @by_identity
