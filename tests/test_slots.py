@@ -123,6 +123,18 @@ def test_what_is_closed_leaves_no_thread():
     assert active_count() == before
 
 
+@pytest.mark.parametrize(("count", "taken"), [(1, (6, 6, 0)), (2, (6, 3, 2)), (4, (3, 3, 2))])
+def test_streams_share_the_last_runs(count, taken):
+    bucket = replace(jk.plan_sweep(RUNS).buckets[0], lanes=2, slots=6)
+    programs, queue = compile_bucket(bucket), deque(bucket.trajectories)
+    found = []
+    for _ in taken:
+        stream = slots.Slots(bucket, programs, None, (), lambda train: train, count)
+        stream.take_in(queue)
+        found.append(len(stream.occupied))
+    assert tuple(found) == taken
+
+
 @pytest.fixture
 def untrainable(monkeypatch):
     """The first three runs draw what cannot be trained on."""

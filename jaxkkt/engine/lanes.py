@@ -46,20 +46,21 @@ def run_bucket(
     stop: Event | None = None,
     keep: Collection[Run] = (),
     checkpoints: Path | None = None,
+    streams: int = 1,
 ) -> Iterator[Row]:
     """Trains and measures runs of the bucket, yielding each as it ends, or of an accelerator while
     the next train, until `queue` is empty. Those of a trajectory go on from where the one before
     ended.
 
-    Other threads may take from the same queue. A run's numbers do not depend on its slot, on the
-    runs beside it or on the chunk length. A run whose data or measurements raise ends with that.
-    Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs are saved
-    there now and then, and when stopped, and go on from where they were.
+    As many `streams` as told may take from the same queue. A run's numbers do not depend on its
+    slot, on the runs beside it or on the chunk length. A run whose data or measurements raise ends
+    with that. Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs
+    are saved there now and then, and when stopped, and go on from where they were.
 
     Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
     with _another_thread(bucket.side_by_side) as start:
-        slots = Slots(bucket, programs, checkpoints, keep, start)
+        slots = Slots(bucket, programs, checkpoints, keep, start, streams)
         try:
             yield from _run(slots, queue, tally, stop)
         except jax.errors.JaxRuntimeError as error:

@@ -87,7 +87,7 @@ Start = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 class Slots:
     """A stream's slots: which run is in which, and the device's side of them. What steps them is
-    handed to `start`."""
+    handed to `start`. So many `streams` take runs from the same queue."""
 
     def __init__(
         self,
@@ -96,8 +96,10 @@ class Slots:
         checkpoints: Path | None,
         keep: Collection[Run],
         start: Start,
+        streams: int = 1,
     ) -> None:
         self.bucket, self._programs, self._keep = bucket, programs, keep
+        self._streams = streams
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
         self._computed_with = bucket.computed_with
         self._slots: list[_Occupant | None] = [None] * bucket.slots
@@ -122,11 +124,14 @@ class Slots:
         return [i for i, one in enumerate(self._slots) if one is not None]
 
     def take_in(self, queue: deque[Trajectory]) -> None:
-        """Fills free slots from the queue."""
+        """Fills free slots from the queue: those of the lanes, and beyond them with no more than a
+        fair share of what is left there, so that all streams come to their ends together."""
         if self._arrays is None:
             self._arrays = self._programs.idle()
+        room = max(self.bucket.lanes, len(self.occupied) + -(-len(queue) // self._streams))
         while free := [i for i, one in enumerate(self._slots) if one is None]:
-            taken = self._next(queue, min(len(free), self.bucket.turn))
+            most = min(len(free), self.bucket.turn, room - len(self.occupied))
+            taken = self._next(queue, most)
             if not taken:
                 return
             mine = dict(zip(free, taken, strict=False))

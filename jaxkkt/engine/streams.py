@@ -73,7 +73,9 @@ def run_streams(
         """The rows of a bucket; where memory runs out with half the lanes, and so on down to 2."""
         while not stop.is_set():
             try:
-                yield from run_bucket(bucket, queue, programs, tally, stop, keep, checkpoints)
+                yield from run_bucket(
+                    bucket, queue, programs, tally, stop, keep, checkpoints, len(tallies)
+                )
                 return
             except OutOfMemory as error:
                 if bucket.slots <= LEAST_LANES:
