@@ -16,13 +16,9 @@ OLDER_EMITTERS = {**CHEAPER_PASSES, "xla_cpu_use_fusion_emitters": False}
 
 
 def quick_options(platform: str) -> dict[str, Any]:
-    """Compiler options for measurements on a device of this platform."""
+    """Compiler options for draws and measurements on a device of this platform. Draws that were
+    tried have the same bits without them."""
     return _known(platform, tuple(OLDER_EMITTERS.items()))
-
-
-def cheaper_options(platform: str) -> dict[str, Any]:
-    """Compiler options for draws on a device of this platform: they change no bits."""
-    return _known(platform, tuple(CHEAPER_PASSES.items()))
 
 
 @cache

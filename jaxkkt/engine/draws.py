@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxkkt.compiling import cheaper_options
+from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.devices import Here, device, here
@@ -218,7 +218,7 @@ def draw_program(
         return over(one, (rows,), rows[:, 0] < slots, side_by_side)
 
     lowered: Any = jax.jit(draw_all).lower(jax.ShapeDtypeStruct(rows, np.int32))
-    return lowered.compile(compiler_options=cheaper_options(here.device.platform))
+    return lowered.compile(compiler_options=quick_options(here.device.platform))
 
 
 def _is_valid(data: Dataset, samples: Any) -> Array:
