@@ -38,6 +38,7 @@ from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.telling import Told
+from jaxkkt.garbage import seldom_collected
 
 # d, samples, width, and how many runs a sweep of them has.
 SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))
@@ -163,10 +164,11 @@ def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
         found = measured(*args)
         return lambda: found
 
-    with _replaced(
+    changed = _replaced(
         (slots, "draw_batch", timed("draw", slots.draw_batch)),
         (slots, "measure_batch", measure_batch),
-    ):
+    )
+    with changed, seldom_collected():  # as in a sweep
         started = time.perf_counter()
         list(run_bucket(bucket, deque(bucket.trajectories), timing_, Tally()))
         whole = time.perf_counter() - started
