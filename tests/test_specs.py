@@ -1,6 +1,10 @@
 """Specs: fields, JSON, grids, own data, distributions, initializations, optimizers."""
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 
 import chex
 import jax
@@ -194,10 +198,25 @@ class TestRun:
         assert type(other.seed) is int
         assert other == made != run
         assert (hash(other), other.name, other.identity) == (hash(made), made.name, made.identity)
-        assert other.apart_from_seed == run.apart_from_seed
+        assert other.apart_from_seed is run.apart_from_seed
+        assert made.apart_from_seed is made.replace(seed=8).apart_from_seed
         for seed in (-1, 2**32, 1.5, True, "1"):
             with pytest.raises(ValueError, match="seed must be"):
                 run.with_seed(seed)
+
+    def test_a_run_of_another_process_is_the_same_run(self):
+        code = (
+            "import pickle, sys, jaxkkt as jk; run = jk.grid(d=5, samples=4, width=3)[0];"
+            "hash(run); sys.stdout.buffer.write(pickle.dumps(run))"
+        )
+        seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        )
+        assert pickle.loads(told.stdout) in set(jk.grid(d=5, samples=4, width=3))
 
     def test_keys_differ_wherever_a_draw_should(self):
         base = one()

@@ -119,6 +119,10 @@ class Run(Spec):
     def sizes(self) -> dict[str, int]:
         return {"samples": self.samples, "d": self.d, "width": self.width}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled are its fields alone: a hash is of one process."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
     def __hash__(self) -> int:
         return self._hash
 
