@@ -337,3 +337,14 @@ class TestResults:
     def test_rows_are_json_whatever_numpy_gave(self):
         table = sweep(jk.grid(d=[8], alpha=[1.0], width=[4], seed=[0]))
         assert json.dumps(table.to_dict()["attrs"])
+
+
+def test_columns_of_rows_that_have_other_names_in_turn():
+    rows = [{"a": 1, "b": 2}, {"b": 3}, {"a": 4, "b": 5}, {"b": 6, "c": 7}]
+    columns = results._columns(rows)
+    found = {name: (at.tolist(), list(some)) for name, (at, some) in columns.items()}
+    assert found == {
+        "a": ([0, 2], [1, 4]),
+        "b": ([0, 1, 2, 3], [2, 3, 5, 6]),
+        "c": ([3], [7]),
+    }

@@ -11,6 +11,7 @@ import jaxkkt as jk
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.perturbations import FlipStatus
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -212,6 +213,19 @@ class TestFlips:
         assert np.isnan(found["flip_size_half"]) != separable
         if separable:
             assert float(found["on_margin_share"]) == pytest.approx(1 / 40)
+
+    def test_a_broken_network_has_no_sizes(self):
+        """A neuron that is on for nobody, whose bias is -inf: all outputs are finite."""
+        params, data = alone(jk.grid(d=10, samples=8, width=50, seed=0)[0])
+        broken = params._replace(b=params.b.at[0].set(-jnp.inf))
+        assert np.isfinite(jk.networks.margins(broken, *data)).all()
+        measure = jax.jit(jk.Flips().measure)
+        for network, finite in ((params, True), (broken, False)):
+            found = measure(network, data)
+            status = FlipStatus.FLIPPED if finite else FlipStatus.NON_FINITE
+            assert found["flip_status"] == status
+            for name in ("flip_size", "flip_size_exact", "flip_size_least"):
+                assert np.isfinite(found[name]) == finite, name
 
 
 @pytest.mark.slow

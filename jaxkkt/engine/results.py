@@ -231,10 +231,11 @@ def _columns(of_rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[np.ndarray
 def _in_order(parts: Sequence[tuple[list[int], Sequence[Any]]]) -> tuple[np.ndarray, Sequence[Any]]:
     """The parts of a column as one, by row."""
     if len(parts) == 1:
-        ((rows, some),) = parts
-        return np.array(rows), some
-    pairs = sorted((i, n, j) for n, (rows, _) in enumerate(parts) for j, i in enumerate(rows))
-    return np.array([i for i, _, _ in pairs]), [parts[n][1][j] for _, n, j in pairs]
+        return np.array(parts[0][0]), parts[0][1]
+    rows = np.concatenate([rows for rows, _ in parts])
+    some = [value for _, values in parts for value in values]
+    order = np.argsort(rows)
+    return rows[order], [some[i] for i in order]
 
 
 def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:
