@@ -1,5 +1,6 @@
 """Python's garbage collector, where there is nothing for it to find."""
 
+import atexit
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,3 +37,10 @@ def seldom_collected() -> Iterator[Callable[[], None]]:
 
     with uncollected():
         yield collect
+
+
+def left_at_exit() -> None:
+    """Where this process ends, the collector would go through all objects once more, for half a
+    second: they end with the process. To call this again changes nothing."""
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)

@@ -113,7 +113,9 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     buckets = plan(wanted, used)
     returned: set[str] = set()
     dimensions: set[str] = set()
-    for run in {structure_of(r.measure): r for b in buckets for r in distinct(b.runs)}.values():
+    # Of the first bucket, where it can be: what is traced here its programs need first.
+    in_turn = [run for b in reversed(buckets) for run in distinct(b.runs)]
+    for run in {structure_of(run.measure): run for run in in_turn}.values():
         returned |= names_of(run, run.measure).keys()
         if run.curve is not None:
             names_of(run, run.curve.measure)

@@ -1,6 +1,7 @@
 """A hash of a network, computed where the network is."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxkkt.networks import Params
 _PLACES = ((0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D), (0x27D4EB2F, 0x165667B1, 0xD6E8FEB9))
 
 
+@partial(jax.jit, inline=True)  # traced once a shape
 def hash_words(
     params: Params, width: Int[Array, ""], dim: Int[Array, ""]
 ) -> UInt32[Array, " hashes"]:

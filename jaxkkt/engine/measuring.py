@@ -323,6 +323,7 @@ def measure_program(
     Side by side as many as the device's memory holds: all, or half of them at a time, and so on.
     """
 
+    @partial(jax.jit, inline=True)  # traced once
     def one(words: Int[Array, " w"], given: Trained, beside: Beside) -> list[Values]:
         numbers_of_it = kind.measurements.words
         some = kind.measurements.unpack(words[:numbers_of_it])

@@ -9,6 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import jaxkkt
+from jaxkkt.garbage import left_at_exit
 from jaxkkt.studies import stores
 from jaxkkt.studies.claims import page
 from jaxkkt.studies.output import whether_read_or_not
@@ -25,6 +26,7 @@ store: what is in the folders where rows land, and what becomes of them."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`jaxkkt sweep` lists the studies, `jaxkkt sweep NAME ...` runs one; USAGE says the rest."""
+    left_at_exit()
     with whether_read_or_not():
         return _main(*(list(sys.argv[1:] if arguments is None else arguments) or ["--help"]))
 
@@ -95,6 +97,7 @@ def run_module(spec: ModuleSpec | None) -> int:
     if spec is None:
         print("error: start a study as a module: python -m sweeps.NAME", file=sys.stderr)
         return 2
+    left_at_exit()
     with whether_read_or_not():
         return run(spec.name)
 

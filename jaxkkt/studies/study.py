@@ -17,6 +17,7 @@ from jaxkkt.caching import keep_programs
 from jaxkkt.engine.devices import environment, written_by
 from jaxkkt.engine.results import save
 from jaxkkt.files import write_whole
+from jaxkkt.garbage import uncollected
 from jaxkkt.runs.run import unique
 from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged
@@ -72,7 +73,8 @@ class Study:
         0 if it came to its end, 2 for a ValueError, OSError, ImportError or NoDevice, in one line,
         3 if it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
         """
-        with logged() as tell, engine.listening(command=True):
+        # Sweeps collect garbage themselves, now and then.
+        with logged() as tell, engine.listening(command=True), uncollected():
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
