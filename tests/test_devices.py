@@ -27,7 +27,7 @@ from jaxkkt.store import Writer
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
 
 ON_DEVICES = """
-import json, sys
+import json, sys, threading
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import jaxkkt as jk
@@ -37,9 +37,11 @@ from jaxkkt.engine.devices import device
 buckets.cores = lambda: 4
 buckets.LANES_OF_A_CORE = ()  # so that few small runs fill several devices
 used, run_bucket = set(), streams.run_bucket
+all_streams = threading.Barrier(4, timeout=60)  # none takes a run before all are there
 def recorded(bucket, queue, programs, *rest):
     (compiled,) = programs.advance.runtime_executable().local_devices()
     used.add((device().id, compiled.id))
+    all_streams.wait()
     return run_bucket(bucket, queue, programs, *rest)
 streams.run_bucket = recorded
 runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))

@@ -73,8 +73,7 @@ class Study:
         0 if it came to its end, 2 for a ValueError, OSError, ImportError or NoDevice, in one line,
         3 if it came to its end but some runs raised, 130 after Ctrl-C and 143 after SIGTERM.
         """
-        # Sweeps collect garbage themselves, now and then.
-        with logged() as tell, engine.listening(command=True), uncollected():
+        with logged() as tell, engine.listening(command=True):
             try:
                 options = self.read(arguments)
                 tell(options.quiet, options.log_file)
@@ -203,7 +202,7 @@ def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
 
     The same results give the same bytes.
     """
-    with matplotlib.style.context(plotting.STYLE):
+    with matplotlib.style.context(plotting.STYLE), uncollected():
         figure = Figure()
         panel.draw(figure, results)
         if not figure.axes:
