@@ -113,12 +113,16 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     buckets = plan(wanted, used)
     returned: set[str] = set()
     dimensions: set[str] = set()
-    # Of the first bucket, where it can be: what is traced here its programs need first.
-    in_turn = [run for b in reversed(buckets) for run in distinct(b.runs)]
-    for run in {structure_of(run.measure): run for run in in_turn}.values():
-        returned |= names_of(run, run.measure).keys()
+    # Of the first bucket that has them: what is traced here its programs need first.
+    kinds = {
+        structure_of(run.measure): (run, b.measured_at)
+        for b in reversed(buckets)
+        for run in distinct(b.runs)
+    }
+    for run, shape in kinds.values():
+        returned |= names_of(run, run.measure, shape).keys()
         if run.curve is not None:
-            names_of(run, run.curve.measure)
+            names_of(run, run.curve.measure, shape)
         dimensions |= dimensions_of(run)
     require_free_names(wanted, returned, dimensions)
     if len({(run.curve.dimension, run.curve.moments) for run in wanted if run.curve}) > 1:

@@ -11,15 +11,17 @@ from jaxkkt.engine.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import round_up
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status", "error")
 CURVE = "curve_"
 
 
-def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The names that the measurements return, without running them.
+def names_of(
+    run: Run, measurements: Sequence[Measurement], shape: tuple[int, int, int]
+) -> dict[str, Measurement]:
+    """The names that the measurements return, without running them. Those that take padding are
+    traced at the `shape` (samples, d, width) that they are compiled for.
 
     Raises ValueError where two return the same name, or one that the engine gives itself, and where
     the dimensions that they name do not fit.
@@ -29,7 +31,7 @@ def names_of(run: Run, measurements: Sequence[Measurement]) -> dict[str, Measure
     for one in measurements:
         if one.on_host:
             continue
-        shapes = _example(run, one)
+        shapes = _example(run, one, shape)
         try:
             returned = jax.eval_shape(measured, one, *shapes)
         except jax.errors.JAXTypeError as error:
@@ -85,10 +87,8 @@ def require_free_names(
             )
 
 
-def _example(run: Run, one: Measurement) -> list[Any]:
-    m, d, k = run.samples, run.d, run.width
-    if one.padded:  # what is traced for the names is of use when it is compiled
-        m, d, k = round_up(m), round_up(d), round_up(k)
+def _example(run: Run, one: Measurement, shape: tuple[int, int, int]) -> list[Any]:
+    m, d, k = shape if one.padded else (run.samples, run.d, run.width)
     params = network_like(k, d)
     asked = {"params": params, "start": params, "data": points_like(m, d)}
     asked["protocol"] = run.protocol

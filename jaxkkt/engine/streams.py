@@ -73,8 +73,8 @@ def run_streams(
         """One bucket after the other; where the next is not compiled yet, first one that is."""
         with using(here, device):
             left = list(waiting)
-            while (i := next_compiled(left, device)) is not None:
-                bucket, queue, programs = left.pop(i)
+            while (taken := next_compiled(left, device)) is not None:
+                bucket, queue, programs = taken
                 for row in fitting(bucket, queue, programs[device].result(), tally):
                     ended.put(row)
 
@@ -104,9 +104,9 @@ def run_streams(
             gc.collect()  # frames of what raised hold the memory of the lanes
             programs = compile_bucket(bucket)
 
-    def next_compiled(left: list[_Waiting], device: jax.Device) -> int | None:
-        """The place of the first compiled bucket that has runs left; None after a stop, and where
-        no bucket has."""
+    def next_compiled(left: list[_Waiting], device: jax.Device) -> _Waiting | None:
+        """Takes out the first bucket that is compiled and has runs; None after a stop, and where no
+        bucket has any."""
         while not stop.is_set():
             left[:] = [one for one in left if one.queue]
             if not left:
@@ -114,7 +114,7 @@ def run_streams(
             compiling = [one.programs[device] for one in left]
             for i, programs in enumerate(compiling):
                 if programs.done():
-                    return i
+                    return left.pop(i)
             wait(compiling, SECONDS_BETWEEN_SHOWS, FIRST_COMPLETED)
         return None
 
