@@ -3,10 +3,9 @@
 import json
 import re
 from collections import deque
-from concurrent import futures
 from contextlib import suppress
 from itertools import chain
-from threading import Barrier, Event
+from threading import Barrier
 from types import SimpleNamespace
 
 import chex
@@ -31,13 +30,6 @@ from jaxkkt.training import Status
 
 def planned_for(runs, platform="cpu"):
     return plan(runs, [SimpleNamespace(platform=platform)])
-
-
-def _rows_of(queue):
-    """Empty rows of what is in a queue, which another stream empties, too."""
-    while queue:
-        with suppress(IndexError):
-            yield Row(queue.popleft()[0], {})
 
 
 def mixed_grid() -> list[jk.Run]:
@@ -190,58 +182,30 @@ class TestRuns:
         xr.testing.assert_identical(*tables)
 
     def test_two_streams_begin_with_the_shortest_and_the_longest_runs(self, monkeypatch):
-        compiled, begun, both, looked = [], [], Barrier(2, timeout=20), Barrier(3, timeout=20)
+        each = [jk.grid(d=d, alpha=1.0, width=10, seed=range(4)) for d in (10, 20, 30)]
+        some = [bucket for runs in each for bucket in planned_for(runs)]
+        compiled, begun, both = [], [], Barrier(2, timeout=60)
 
         def compile_bucket(bucket):
-            if not compiled:
-                looked.wait()  # both streams have seen that nothing is compiled
             compiled.append(bucket.d)
             return Programs(*[None] * len(Programs._fields))
-
-        def wait(programs, *_):
-            looked.wait()
-            futures.wait(programs, timeout=20)
 
         def run_bucket(bucket, queue, *_):
             if len(begun) < 2:
                 begun.append(bucket.d)
                 both.wait()
-            yield from _rows_of(queue)
+            while queue:
+                with suppress(IndexError):  # the other stream took it
+                    yield Row(queue.popleft()[0], {})
 
-        monkeypatch.setattr(streams, "wait", wait)
-        ended = self._streamed(monkeypatch, compile_bucket, run_bucket)
-        assert len(ended) == 12
-        assert sorted(begun) == [10, 30]
-        assert compiled == [10, 30, 20]
-
-    def test_a_stream_whose_bucket_is_not_compiled_takes_runs_of_another(self, monkeypatch):
-        begun, both, together = [], Barrier(2, timeout=20), Event()
-
-        def compile_bucket(bucket):
-            assert bucket.d == 10 or together.wait(20)
-            return Programs(*[None] * len(Programs._fields))
-
-        def run_bucket(bucket, queue, *_):
-            if bucket.d == 10:
-                begun.append(bucket.d)
-                both.wait()  # for the other stream
-                together.set()
-            yield from _rows_of(queue)
-
-        assert len(self._streamed(monkeypatch, compile_bucket, run_bucket)) == 12
-        assert begun == [10, 10]
-
-    @staticmethod
-    def _streamed(monkeypatch, compile_bucket, run_bucket):
-        """The rows of two streams over three buckets, of d = 10, 20 and 30."""
         monkeypatch.setattr(streams, "run_bucket", run_bucket)
         monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
-        each = [jk.grid(d=d, alpha=1.0, width=10, seed=range(4)) for d in (10, 20, 30)]
-        some = [bucket for runs in each for bucket in planned_for(runs)]
         used, tallies = jax.devices()[:1], [Tally(), Tally()]
         ended = list(chain(*streams.run_streams(some, (), tallies, used, lambda: None)))
         assert {row.run for row in ended} == {run for bucket in some for run in bucket.runs}
-        return ended
+        assert len(ended) == 12
+        assert sorted(begun) == [10, 30]
+        assert compiled == [10, 30, 20]
 
     def test_streams_work_in_the_precision_of_the_caller(self):
         with jax.enable_x64(True):

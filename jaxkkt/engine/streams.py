@@ -3,14 +3,14 @@
 import gc
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import chain, cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -34,14 +34,6 @@ MOST_COMPILERS = 4
 LEAST_LANES = 2
 
 
-class _Waiting(NamedTuple):
-    """A bucket, those of its runs that no stream has taken, and what each device runs."""
-
-    bucket: Bucket
-    queue: deque[Trajectory]
-    programs: Mapping[jax.Device, Future[Programs]]
-
-
 def run_streams(
     buckets: Sequence[Bucket],
     done: Collection[Run],
@@ -56,8 +48,7 @@ def run_streams(
 
     Streams take the devices in turn, and runs from the same queues. Every other one goes through
     the buckets from their end: so they meet at runs of middling length, and none trains the longest
-    run alone while the others have nothing left. Other threads compile ahead of them, and a stream
-    whose next bucket is not compiled yet takes runs of another that is.
+    run alone while the others have nothing left. Other threads compile ahead of them.
     `show` is called now and then, in the caller's thread. Once `asked` is set the streams end with
     their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
     too; rows not yet yielded are lost.
@@ -69,14 +60,12 @@ def run_streams(
         with using(here, device):
             return compile_bucket(bucket)
 
-    def stream(tally: Tally, device: jax.Device, waiting: Sequence[_Waiting]) -> None:
-        """One bucket after the other; where the next is not compiled yet, first one that is."""
+    def stream(tally: Tally, device: jax.Device, waiting: Sequence[Any]) -> None:
         with using(here, device):
-            left = list(waiting)
-            while (taken := next_compiled(left, device)) is not None:
-                bucket, queue, programs = taken
-                for row in fitting(bucket, queue, programs[device].result(), tally):
-                    ended.put(row)
+            for bucket, queue, programs in waiting:
+                if queue and (compiled := compiled_before_a_stop(programs[device])):
+                    for row in fitting(bucket, queue, compiled, tally):
+                        ended.put(row)
 
     def fitting(
         bucket: Bucket, queue: deque[Trajectory], programs: Programs, tally: Tally
@@ -104,18 +93,10 @@ def run_streams(
             gc.collect()  # frames of what raised hold the memory of the lanes
             programs = compile_bucket(bucket)
 
-    def next_compiled(left: list[_Waiting], device: jax.Device) -> _Waiting | None:
-        """Takes out the first bucket that is compiled and has runs; None after a stop, and where no
-        bucket has any."""
+    def compiled_before_a_stop(programs: Future[Programs]) -> Programs | None:
         while not stop.is_set():
-            left[:] = [one for one in left if one.queue]
-            if not left:
-                return None
-            compiling = [one.programs[device] for one in left]
-            for i, programs in enumerate(compiling):
-                if programs.done():
-                    return left.pop(i)
-            wait(compiling, SECONDS_BETWEEN_SHOWS, FIRST_COMPLETED)
+            if wait([programs], SECONDS_BETWEEN_SHOWS).done:
+                return programs.result()
         return None
 
     # Nobody waits for what they compile after a stop.
@@ -134,7 +115,7 @@ def run_streams(
                 i: {device: compiler.submit(compile_ahead, left[i][0], device) for device in used}
                 for i in (from_both_ends(places) if len(tallies) > 1 else places)
             }
-            waiting = [_Waiting(*left[i], programs[i]) for i in places]
+            waiting = [(*left[i], programs[i]) for i in places]
             ways = cycle((waiting, waiting[::-1]))
             streams = [pool.submit(stream, *each) for each in zip(tallies, cycle(used), ways)]
             for future in streams:
