@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from cases import rows_in, sweep
+from cases import note_trained, rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import remeasuring, slots, stored, streams
@@ -126,9 +126,7 @@ class TestKilled:
         runs = RUNS[:2]
         whole = sweep(runs, store=tmp_path / "whole", keep="params")
         expected = values(tmp_path / "whole")
-        trained, points = [], 0
-        row = slots._row
-        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        trained, points = note_trained(monkeypatch), 0
         while True:
             points += 1
             waiting.clear()
@@ -371,8 +369,7 @@ class TestExtended:
     def test_by_measurements(self, tmp_path, monkeypatch, keep):
         """Of kept networks they are made without training; others train again, to one network."""
         sweep(RUNS, store=tmp_path, keep=keep)
-        trained, row = [], slots._row
-        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        trained = note_trained(monkeypatch)
         more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
         table = sweep(more, store=tmp_path)
         assert len(trained) == (0 if keep else 3)

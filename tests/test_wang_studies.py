@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from cases import note_trained
 
 import jaxkkt as jk
 from jaxkkt import draw, held_out, images, lazy, studies
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
-from jaxkkt.engine import slots
 from jaxkkt.perturbations import StepStatus
 from jaxkkt.studies.study import draw as draw_panel
 from jaxkkt.theory import wang
@@ -291,8 +291,7 @@ class TestRobust:
         lines = segment.read_bytes().splitlines(keepends=True)
         assert sum(b'{"row": ' in line for line in lines) == 4
         segment.write_bytes(b"".join(lines[:-1]))
-        trained, row = [], slots._row
-        monkeypatch.setattr(slots, "_row", lambda one, *_: trained.append(one) or row(one, *_))
+        trained = note_trained(monkeypatch)
         assert wang_robust.STUDY.main(arguments) == 0
         assert len(trained) == 1
         xr.testing.assert_identical(xr.load_dataset(folder / "results.nc"), table)

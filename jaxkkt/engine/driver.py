@@ -240,7 +240,7 @@ def sweep(
             if stored is not None:
                 stored.add(some)
             for row in some:
-                rows[row.run] = row._replace(kept=None)
+                rows[row.run] = row if row.kept is None else row._replace(kept=None)
                 work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
     if stop.is_set() and len(rows) < len(mine):

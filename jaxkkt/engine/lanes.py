@@ -125,10 +125,10 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
 def _rows(slots: Slots, tally: Tally) -> Iterator[Row]:
     """Those that there are; after them, so as not to be the first, those of runs not drawn."""
     some = False
-    for row, steps in slots.rows():
+    for rows, steps in slots.rows():
         some = True
         tally.useful_steps += steps
-        yield row
+        yield from rows
     if some:
         yield from slots.undrawn
         slots.undrawn.clear()

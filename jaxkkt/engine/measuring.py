@@ -1,7 +1,8 @@
 """Measuring trained networks, several at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from jaxkkt.engine.devices import Here, device, here, out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
+from jaxkkt.engine.rows import refuse_twice
 from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
@@ -52,13 +54,61 @@ class Kind(NamedTuple):
     shared: bool
 
 
-class Job(NamedTuple):
-    """Some measurements of some runs that one program measures, by place, and the inputs."""
+@dataclass
+class Job:
+    """Some measurements of some runs that one program measures. Runs are known by their place;
+    those of the same specs follow each other, and have the same words."""
 
     kind: Kind
+    which: tuple[int, ...]  # of the runs' measurements
+    runs: list[int] = field(default_factory=list)
+    words: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    given: list[Beside] = field(default_factory=list)
+
+    def add(self, runs: Sequence[int], words: np.ndarray, beside: Beside) -> int:
+        """At which of its rows these begin."""
+        first = len(self.runs)
+        self.runs.extend(runs)
+        self.words.append((len(runs), words))
+        self.given.extend([beside] * len(runs))
+        return first
+
+    @property
+    def beside(self) -> Beside:
+        return self.given[0] if self.kind.shared else jax.tree.map(_stack, *self.given)
+
+
+class _Same(NamedTuple):
+    """Runs of the same specs, by place; their measurements; the jobs that compute some of those,
+    each with the first of the runs' rows there."""
+
     runs: list[int]
-    groups: list["_Together"]
-    beside: Beside
+    asked: tuple[Measurement, ...]
+    jobs: list[tuple[Job, int]]
+
+
+class Columns(NamedTuple):
+    """What was measured of some runs, by place: their values by name, stacked, and which of their
+    measurements returned them."""
+
+    runs: list[int]
+    values: dict[str, np.ndarray]
+    owners: dict[str, int]
+
+
+class Measured(NamedTuple):
+    """What was measured of several runs; of some what raised instead, by place."""
+
+    columns: list[Columns]
+    raised: dict[int, Exception]
+
+    def of_each(self) -> list[tuple[Values, dict[str, int]] | Exception]:
+        """A run's values, as numbers and lists of them, and which of its measurements returned
+        them."""
+        found: dict[int, tuple[Values, dict[str, int]] | Exception] = dict(self.raised)
+        for runs, values, owners in self.columns:
+            found |= {i: (v, owners) for i, v in zip(runs, rows_of(values, len(runs)), strict=True)}
+        return [found[i] for i in range(len(found))]
 
 
 def measure_batch(
@@ -67,69 +117,112 @@ def measure_batch(
     trained: Trained,
     side_by_side: bool,
     curves: Sequence[Params | None],
-) -> Callable[[], list[list[Values] | Exception]]:
-    """Begins to measure some networks. What this gives waits for it: what each run's measurements
-    return for its network, by name, as numbers and lists of them; or what raised instead.
+) -> Callable[[], Measured]:
+    """Begins to measure some networks. What this gives waits for it.
 
     The first of `trained` are the runs' networks, at a padded size. Those measurements that are
     `padded` see that size, the others the run's own; those that run `on_host` run one by one, when
     waited for.
     """
     raised: dict[int, Exception] = {}
-    begun = []
-    for job in _jobs(runs, asked, trained.data.x.shape[-1], raised):
-        with _told_to(job, raised):
-            begun.append((job, _begin(job, runs, trained, side_by_side)))
-    return partial(_measured, runs, asked, trained, curves, begun, raised)
+    sames, jobs = _jobs(runs, asked, trained.data.x.shape[-1], raised)
+    begun: dict[int, tuple[Array, Layout]] = {}
+    for job in jobs:
+        with _ending(job.runs, raised):
+            begun[id(job)] = _begin(job, trained, side_by_side)
+    for same in sames:
+        with _ending(same.runs, raised):
+            for job in (job for job, _ in same.jobs if id(job) in begun):
+                for j, returned in zip(job.which, _shapes_in(begun[id(job)][1]), strict=True):
+                    require_axes(same.asked[j], returned)
+    return partial(_measured, runs, trained, curves, sames, jobs, begun, raised)
 
 
 @contextmanager
-def _told_to(job: Job, raised: dict[int, Exception]) -> Iterator[None]:
-    """What raises within ends the job's runs."""
+def _ending(runs: Sequence[int], raised: dict[int, Exception]) -> Iterator[None]:
+    """What raises within ends those of these runs that nothing has ended."""
     try:
         yield
     except Exception as error:
         if out_of_memory(error):
             raise
-        raised |= dict.fromkeys(job.runs, error)
+        for i in runs:
+            raised.setdefault(i, error)
 
 
 def _measured(
     runs: Sequence[Run],
-    asked: Sequence[tuple[Measurement, ...]],
     trained: Trained,
     curves: Sequence[Params | None],
-    begun: Sequence[tuple[Job, Callable[[], list[list[Values]]]]],
+    sames: Sequence[_Same],
+    jobs: Sequence[Job],
+    begun: Mapping[int, tuple[Array, Layout]],
     raised: dict[int, Exception],
-) -> list[list[Values] | Exception]:
-    found: list[dict[int, Values]] = [{} for _ in runs]
-    for job, values in begun:
-        with _told_to(job, raised):
-            for i, some in zip(job.runs, values(), strict=True):
-                found[i] |= dict(zip(job.groups[0].places, some, strict=True))
-    for i, run in enumerate(runs):
-        places = [j for j, one in enumerate(asked[i]) if one.on_host]
-        if places and i not in raised:
-            try:
-                alone = trained.at(i, run)
-                found[i] |= {j: _on_host(asked[i][j], run, alone, curves[i]) for j in places}
-            except Exception as error:
-                if out_of_memory(error):
-                    raise
-                raised[i] = error
-    for i, of_run in enumerate(found):
-        try:
-            for j, returned in of_run.items():
-                require_axes(asked[i][j], returned)
-        except ValueError as error:
-            raised.setdefault(i, error)
-    return [
-        raised[i] if i in raised else [some[j] for j in range(len(asked[i]))]
-        for i, some in enumerate(found)
-    ]
+) -> Measured:
+    found: dict[int, list[dict[str, np.ndarray]]] = {}
+    for job in jobs:
+        if id(job) in begun:
+            with _ending(job.runs, raised):
+                computed, layout = begun[id(job)]
+                found[id(job)] = layout.unpacked(np.asarray(computed)[: len(job.runs)])
+    columns = []
+    for mine, asked, rows in _alike(sames, raised):
+        with _ending(mine, raised):
+            returned: dict[int, dict[str, np.ndarray]] = {}
+            for job, places in rows:
+                at = np.array(places)
+                for j, of_all in zip(job.which, found[id(job)], strict=True):
+                    returned[j] = {name: column[at] for name, column in of_all.items()}
+            for j, one in enumerate(asked):
+                if one.on_host:
+                    (i,) = mine
+                    returned[j] = _on_host(one, runs[i], trained.at(i, runs[i]), curves[i])
+            columns.append(_columns(mine, asked, returned))
+    return Measured(columns, raised)
 
 
-def _on_host(one: Measurement, run: Run, trained: Alone, curve: Params | None) -> Values:
+class _Alike(NamedTuple):
+    """Runs, by place, whose values come from the same jobs; the measurements of one of them; their
+    rows in every job."""
+
+    runs: list[int]
+    asked: tuple[Measurement, ...]
+    rows: list[tuple[Job, list[int]]]
+
+
+def _alike(sames: Sequence[_Same], raised: Collection[int]) -> list[_Alike]:
+    """Those that have not raised; one by one where the host measures some of them."""
+    found: dict[Any, _Alike] = {}
+    for same in sames:
+        left = [r for r, i in enumerate(same.runs) if i not in raised]
+        alone = any(one.on_host for one in same.asked)
+        for some in ([r] for r in left) if alone else (left,):
+            mine = [same.runs[r] for r in some]
+            key = (*(id(job) for job, _ in same.jobs), *(mine if alone else ()))
+            nothing = _Alike([], same.asked, [(job, []) for job, _ in same.jobs])
+            together = found.setdefault(key, nothing)
+            together.runs.extend(mine)
+            for (_, places), (_, first) in zip(together.rows, same.jobs, strict=True):
+                places.extend(first + r for r in some)
+    return [some for some in found.values() if some.runs]
+
+
+def _columns(
+    runs: list[int], asked: Sequence[Measurement], returned: Mapping[int, dict[str, np.ndarray]]
+) -> Columns:
+    """ValueError where two measurements return the same name."""
+    found = Columns(runs, {}, {})
+    for j, one in enumerate(asked):
+        refuse_twice(one, returned[j].keys() & found.values.keys())
+        found.values.update(returned[j])
+        found.owners.update(dict.fromkeys(returned[j], j))
+    return found
+
+
+def _on_host(
+    one: Measurement, run: Run, trained: Alone, curve: Params | None
+) -> dict[str, np.ndarray]:
+    """As columns of one row."""
     given: dict[str, Callable[[], Any]] = {
         "params": lambda: trained.params,
         "start": lambda: trained.start,
@@ -140,7 +233,8 @@ def _on_host(one: Measurement, run: Run, trained: Alone, curve: Params | None) -
         "curve": lambda: curve,
     }
     found = jax.device_get(measured(one, *(given[name]() for name in one.needs())))
-    return {name: np.asarray(value).tolist() for name, value in found.items()}
+    require_axes(one, found)
+    return {name: np.asarray(value)[None] for name, value in found.items()}
 
 
 def _jobs(
@@ -148,28 +242,24 @@ def _jobs(
     asked: Sequence[tuple[Measurement, ...]],
     dim: int,
     raised: dict[int, Exception],
-) -> list[Job]:
+) -> tuple[list[_Same], list[Job]]:
     """The compiled measurements of the runs, by program."""
-    alike: dict[int, tuple[Any, list[int]]] = {}
+    of_specs: dict[Any, list[int]] = {}
     for i, (run, some) in enumerate(zip(runs, asked, strict=True)):
-        try:
-            kinds = _kinds(run, some, dim)
-        except Exception as error:
-            raised[i] = error
-        else:
-            alike.setdefault(id(kinds), (kinds, []))[1].append(i)
-    jobs: dict[Any, tuple[Kind, list[int], list[_Together], list[Beside]]] = {}
-    for kinds, some_runs in alike.values():
-        for group, kind, beside, of in kinds:
-            key = group.places, kind, of
-            _, mine, groups, given = jobs.setdefault(key, (kind, [], [], []))
-            mine += some_runs
-            groups += [group] * len(some_runs)
-            given += [beside] * len(some_runs)
-    return [
-        Job(kind, mine, groups, given[0] if kind.shared else jax.tree.map(_stack, *given))
-        for kind, mine, groups, given in jobs.values()
-    ]
+        of_specs.setdefault((id(some), id(run.apart_from_seed)), []).append(i)
+    sames, jobs = [], dict[Any, Job]()
+    for same in of_specs.values():
+        for mine in ([i] for i in same) if _draws(asked[same[0]]) else (same,):
+            run, some = runs[mine[0]], asked[mine[0]]
+            with _ending(mine, raised):
+                in_jobs = []
+                for group, kind, beside, of in _kinds(run, some, dim):
+                    key = group.places, kind, of
+                    job = jobs.setdefault(key, Job(kind, group.places))
+                    words = _numbers_words(group, run.protocol)
+                    in_jobs.append((job, job.add(mine, words, beside)))
+                sames.append(_Same(mine, some, in_jobs))
+    return sames, list(jobs.values())
 
 
 def _stack(*arrays: Any) -> Any:
@@ -272,29 +362,22 @@ def _numbers_words(group: _Together, protocol: Any) -> np.ndarray:
     return np.concatenate([group.numbers.words, asked.words])
 
 
-def _begin(
-    job: Job, runs: Sequence[Run], trained: Trained, side_by_side: bool
-) -> Callable[[], list[list[Values]]]:
-    kind, count = job.kind, len(trained.params.v)
+def _begin(job: Job, trained: Trained, side_by_side: bool) -> tuple[Array, Layout]:
+    """What is computed of its runs, a row of words each, and how to read it."""
+    kind, count, many = job.kind, len(trained.params.v), len(job.runs)
     program, layout = measure_program(kind, Layout.of(trained), count, side_by_side, here())
     rows = np.full((count, 1 + kind.measurements.words + kind.protocol.words), -1, np.int32)
-    rows[: len(job.runs), 0] = job.runs
-    rows[: len(job.runs), 1:] = [
-        _numbers_words(group, runs[i].protocol)
-        for i, group in zip(job.runs, job.groups, strict=True)
-    ]
+    rows[:many, 0] = job.runs
+    first = 0
+    for length, words in job.words:
+        rows[first : first + length, 1:] = words
+        first += length
     beside = job.beside
     if not kind.shared:
-        short = count - len(job.runs)
-        beside = jax.tree.map(lambda a: np.pad(a, [(0, short)] + [(0, 0)] * (a.ndim - 1)), beside)
-    computed = program(sent_once(rows, device()), trained, beside)
-
-    def values() -> list[list[Values]]:
-        words, many = np.asarray(computed), len(job.runs)
-        of_each = [rows_of(columns, many) for columns in layout.unpacked(words[:many])]
-        return list(map(list, zip(*of_each, strict=True)))
-
-    return values
+        beside = jax.tree.map(
+            lambda a: np.pad(a, [(0, count - many)] + [(0, 0)] * (a.ndim - 1)), beside
+        )
+    return program(sent_once(rows, device()), trained, beside), layout
 
 
 def compile_measurements(
@@ -310,7 +393,8 @@ def compile_measurements(
     network = network_like(k, d)
     like = Trained(network, network if starts else None, points_like(m, d))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
-    for job in _jobs([run], [measurements], d, {}):
+    _, jobs = _jobs([run], [measurements], d, {})
+    for job in jobs:
         measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
 
 

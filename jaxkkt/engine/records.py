@@ -44,9 +44,11 @@ def entries_of(
     """Rows of a sweep as those of a table, with what each was computed with."""
     columns, about = columns_of([row.run for row in rows])
     settings = [None] * len(rows) if settings is None else settings
+    known = {id(mine): row.run for row, mine in zip(rows, columns, strict=True)}
+    alike = {key: (about, *_alike(run.measure, run.curve)) for key, run in known.items()}
     return [
-        Entry(mine, run.seed, values, about, *_alike(run.measure, run.curve), computed_with)
-        for (run, values, *_), mine, computed_with in zip(rows, columns, settings, strict=True)
+        Entry(mine, row.run.seed, row.values, *alike[id(mine)], computed_with)
+        for row, mine, computed_with in zip(rows, columns, settings, strict=True)
     ]
 
 
@@ -109,7 +111,7 @@ def known(run: Run, records: Sequence[Record]) -> Known | None:
     for i, hashed in enumerate(run.measured):
         if hashed in measured:
             some = measured[hashed]
-            refuse_twice(run, i, some.keys() & values.keys())
+            refuse_twice(run.measure[i], some.keys() & values.keys())
             values |= some
             owners |= dict.fromkeys(some, i)
         else:

@@ -48,7 +48,7 @@ def remeasured(
                 measuring = measure_batch(
                     list(mine), asked, trained, bucket.side_by_side, no_curves
                 )
-                found = measuring()
+                found = measuring().of_each()
         except Exception as error:
             return [raised(run, error) for run in mine]
         return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]
@@ -97,11 +97,12 @@ def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
     return Trained(params, start, jax.vmap(lambda some: datasets.pad(some, m, d))(drawn.data))
 
 
-def _completed(had: Known, found: Sequence[Mapping[str, Any]] | Exception) -> Row:
+def _completed(had: Known, found: tuple[Mapping[str, Any], Mapping[str, int]] | Exception) -> Row:
     if isinstance(found, Exception):
         return raised(had.row.run, found)
+    values, owners = found
     try:
-        return had.row.with_values(found, had.lacks)
+        return had.row.with_values(values, {name: had.lacks[j] for name, j in owners.items()})
     except ValueError as error:
         return raised(had.row.run, error)
 

@@ -220,18 +220,20 @@ def _columns(of_rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[np.ndarray
     alike: dict[tuple[str, ...], list[int]] = {}
     for i, values in enumerate(of_rows):
         alike.setdefault(tuple(values), []).append(i)
-    parts: dict[str, list[tuple[list[int], Sequence[Any]]]] = {}
-    for names, rows in alike.items():
-        columns = zip(*(of_rows[i].values() for i in rows), strict=True)
-        for name, some in zip(names, columns, strict=True):
-            parts.setdefault(name, []).append((rows, some))
+    parts: dict[str, list[tuple[np.ndarray, Sequence[Any]]]] = {}
+    for names, some in alike.items():
+        columns, rows = zip(*(of_rows[i].values() for i in some), strict=True), np.array(some)
+        for name, column in zip(names, columns, strict=True):
+            parts.setdefault(name, []).append((rows, column))
     return {name: _in_order(some) for name, some in parts.items()}
 
 
-def _in_order(parts: Sequence[tuple[list[int], Sequence[Any]]]) -> tuple[np.ndarray, Sequence[Any]]:
+def _in_order(
+    parts: Sequence[tuple[np.ndarray, Sequence[Any]]],
+) -> tuple[np.ndarray, Sequence[Any]]:
     """The parts of a column as one, by row."""
     if len(parts) == 1:
-        return np.array(parts[0][0]), parts[0][1]
+        return parts[0]
     rows = np.concatenate([rows for rows, _ in parts])
     some = [value for _, values in parts for value in values]
     order = np.argsort(rows)

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
@@ -28,27 +29,21 @@ class Row(NamedTuple):
     kept: Params | None = None
     raised: Exception | None = None
 
-    def with_values(
-        self, measured: Sequence[Mapping[str, Any]], places: Sequence[int] | None = None
-    ) -> "Row":
-        """With what each of the run's measurements returned, or those at these places among them.
+    def with_values(self, measured: Mapping[str, Any], owners: Mapping[str, int]) -> "Row":
+        """With what some of the run's measurements returned, and which of them.
 
-        Raises ValueError where two return the same name.
+        Raises ValueError where a name is there already.
         """
-        values, owners = dict(self.values), dict(self.owners)
-        for i, some in zip(places or range(len(measured)), measured, strict=True):
-            if not values.keys().isdisjoint(some):
-                refuse_twice(self.run, i, some.keys() & values.keys())
-            values |= some
-            owners |= dict.fromkeys(some, i)
-        return self._replace(values=values, owners=owners)
+        for name, i in owners.items():
+            refuse_twice(self.run.measure[i], {name} & self.values.keys())
+        return self._replace(values={**self.values, **measured}, owners={**self.owners, **owners})
 
 
-def refuse_twice(run: Run, i: int, names: Collection[str]) -> None:
-    """Raises ValueError where a measurement, by its place, returned names that were there."""
+def refuse_twice(one: Measurement, names: Collection[str]) -> None:
+    """Raises ValueError where a measurement returned names that were there."""
     for name in names:
         raise ValueError(
-            f"the measurement {run.measure[i].label!r} returns {name!r}, which is there already: "
+            f"the measurement {one.label!r} returns {name!r}, which is there already: "
             "call it something else"
         )
 

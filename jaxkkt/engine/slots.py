@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, starmap
+from itertools import count, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,19 +21,20 @@ from jaxkkt.engine.checkpoints import (
 from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
 from jaxkkt.engine.hashes import as_text
-from jaxkkt.engine.measuring import measure_batch
+from jaxkkt.engine.measuring import Columns, Measured, measure_batch
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.packing import rows_of, sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
-from jaxkkt.engine.rows import Row, all_raised, raised
+from jaxkkt.engine.rows import Row, all_raised, refuse_twice
 from jaxkkt.engine.telling import Told
-from jaxkkt.engine.trained import Alone
+from jaxkkt.engine.trained import Alone, Trained
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
 
+_NONE = repeat(None)
 RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED))
 
 
@@ -62,23 +63,22 @@ class _Occupant:
 
 
 class _Ended(NamedTuple):
-    """A run that has ended or paused: its network, how it stands, its network's hash, what was
-    measured of it, or what raised, and the steps that it made here."""
+    """Runs that have ended or paused: how each stands, by name, the hashes of their networks, and
+    what was measured of them."""
 
-    slot: int
-    one: _Occupant
-    trained: Alone
-    ending: dict[str, Any]
-    hashed: str
-    found: list[dict[str, Any]] | Exception
-    steps: int
+    ending: dict[str, np.ndarray]
+    hashes: list[str]
+    found: Measured
 
 
 class _Begun(NamedTuple):
-    """Runs that are being measured, and what waits for them."""
+    """Runs that are being measured, their networks, the steps that each made here, and what waits
+    for them."""
 
-    ones: tuple[_Occupant, ...]
-    wait: Callable[[], list[_Ended]]
+    ones: list[_Occupant]
+    trained: Trained
+    steps: list[int]
+    wait: Callable[[], _Ended]
 
 
 # Starts what it is given, and returns what waits for it.
@@ -158,13 +158,15 @@ class Slots:
 
     def _next(self, queue: deque[Trajectory], most: int) -> list[Trajectory]:
         """Some whose runs are drawn alike."""
-        rows, taken, first = self._programs.rows, list[Trajectory](), None
+        rows, taken, first, specs = self._programs.rows, list[Trajectory](), None, None
         while len(taken) < most and (one := _popped(queue)) is not None:
-            drawing = rows.drawing(one[0])
-            first = first or drawing
-            if drawing != first:
-                queue.appendleft(one)
-                break
+            if one[0].apart_from_seed is not specs:
+                specs = one[0].apart_from_seed
+                drawing = rows.drawing(one[0])
+                first = first or drawing
+                if drawing != first:
+                    queue.appendleft(one)
+                    break
             taken.append(one)
         return taken
 
@@ -220,34 +222,61 @@ class Slots:
             for i in at_the_end:
                 self._slots[i] = self._at(i).next(steps[i])
         if paused:
-            self._note(self._begin_to_measure(paused, _on_its_way, steps))
+            self._note(paused, self._begin_to_measure(paused, _on_its_way, steps))
         self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
         for i in undrawn:
             left, self._slots[i] = self._at(i).trajectory, None
             self.raised += [(row, 0) for row in self._undrawn(left)]
 
-    def rows(self) -> Iterator[tuple[Row, int]]:
-        """The rows of the runs that were taken out, and the steps that they made in lanes here;
-        those of runs that raised come last."""
+    def rows(self) -> Iterator[tuple[list[Row], int]]:
+        """The rows of the runs that were taken out, some at a time, and the steps that they made in
+        lanes here; those of runs that raised come last."""
         while self._ended:
-            made = list(map(self._row, self._ended[0].wait()))
-            self._ended.popleft()
-            yield from made
+            made = self._rows(self._ended[0])
+            steps = sum(self._ended.popleft().steps)
+            yield made, steps
         while self.raised:
-            yield self.raised.popleft()
+            row, made_here = self.raised.popleft()
+            yield [row], made_here
 
-    def _row(self, ended: _Ended) -> tuple[Row, int]:
-        run, found = ended.one.run, ended.found
-        try:
-            if isinstance(found, Exception):
-                raise found
-            kept = ended.trained.params if run in self._keep else None
-            row = _row(ended, self._computed_with, kept).with_values(found)
-        except Exception as error:
-            if out_of_memory(error):
-                raise
-            row = raised(run, error)
-        return row, ended.steps
+    def _rows(self, begun: _Begun) -> list[Row]:
+        ending, hashes, (columns, errors) = begun.wait()
+        runs = [one.run for one in begun.ones]
+        rows: list[Row] = []
+        for some in columns:
+            try:
+                rows += self._rows_of(some, begun, ending, hashes)
+            except Exception as error:
+                if out_of_memory(error):
+                    raise
+                rows += all_raised([runs[i] for i in some.runs], error)
+        of_error: dict[int, list[int]] = {}
+        for i in errors:
+            of_error.setdefault(id(errors[i]), []).append(i)
+        for same in of_error.values():
+            rows += all_raised([runs[i] for i in same], errors[same[0]])
+        return rows
+
+    def _rows_of(
+        self, some: Columns, begun: _Begun, ending: Mapping[str, np.ndarray], hashes: Sequence[str]
+    ) -> list[Row]:
+        ones, at, now = [begun.ones[i] for i in some.runs], np.array(some.runs), perf_counter()
+        for name, j in some.owners.items():
+            refuse_twice(ones[0].run.measure[j], {name} & ending.keys())
+        of_all = {name: column[at] for name, column in ending.items()} | some.values
+        values, kept = rows_of(of_all, len(ones)), list[Params | None]()
+        if self.bucket.resumes:
+            values = [_on_the_way(one) | mine for one, mine in zip(ones, values, strict=True)]
+        if self._keep:
+            alone = (begun.trained.at(i, one.run) for i, one in zip(some.runs, ones, strict=True))
+            kept = [
+                network.params if one.run in self._keep else None
+                for network, one in zip(alone, ones, strict=True)
+            ]
+        runs, seconds = [one.run for one in ones], [now - one.began for one in ones]
+        owners, computed_with = repeat(some.owners), repeat(self._computed_with)
+        mine = [hashes[i] for i in some.runs]
+        return list(map(Row, runs, values, owners, seconds, computed_with, mine, kept or _NONE))
 
     def _begin_to_measure(
         self,
@@ -264,24 +293,24 @@ class Slots:
         made = [steps[i] - one.steps_before for i, one in zip(slots, mine, strict=True)]
         found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
 
-        def wait() -> list[_Ended]:
+        def wait() -> _Ended:
             ending = programs.ending.unpacked(np.asarray(words)[: len(mine)])
-            values, hashes = rows_of(ending.values, len(mine)), as_text(ending.network)
-            alone = [trained.at(r, run) for r, run in enumerate(runs)]
-            told = zip(slots, mine, alone, values, hashes, found(), made, strict=True)
-            return list(starmap(_Ended, told))
+            return _Ended(ending.values, as_text(ending.network), found())
 
-        return _Begun(tuple(mine), wait)
+        return _Begun(mine, trained, made, wait)
 
-    def _note(self, paused: _Begun) -> None:
+    def _note(self, slots: Sequence[int], paused: _Begun) -> None:
         """Notes the moments of runs that have paused; those that cannot go on have rows."""
-        for i, one, trained, ending, _, found, made in paused.wait():
-            if isinstance(found, Exception):
+        ending, _, found = paused.wait()
+        values, of_each = rows_of(ending, len(slots)), found.of_each()
+        for r, (i, one) in enumerate(zip(slots, paused.ones, strict=True)):
+            mine = of_each[r]
+            if isinstance(mine, Exception):
                 self._slots[i] = None
-                steps = [made, *[0] * (len(one.trajectory) - 1)]
-                self.raised += zip(all_raised(one.trajectory, found), steps, strict=True)
+                steps = [paused.steps[r], *[0] * (len(one.trajectory) - 1)]
+                self.raised += zip(all_raised(one.trajectory, mine), steps, strict=True)
             else:
-                _note(one, trained, ending, found)
+                _note(one, paused.trained.at(r, one.run), values[r], mine[0])
 
     def _resume(self, slots: Sequence[int]) -> None:
         """The runs in these slots go on from where they stand."""
@@ -351,7 +380,7 @@ def _curve(one: _Occupant) -> Params | None:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
 
 
-def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: Any) -> None:
+def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: dict[str, Any]) -> None:
     """What was measured of a run at a moment of its curve."""
     params, (x, y) = trained.params, trained.data
     margins = y * _outputs(params, x)
@@ -361,9 +390,7 @@ def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: Any) ->
         "min_margin": margins.min(),
         "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
     }
-    for values in found:
-        noted |= values
-    one.moments += (noted,)
+    one.moments += (noted | found,)
     one.networks += (params,)
 
 
@@ -371,19 +398,16 @@ def _outputs(params: Params, x: Any) -> Any:
     return np.maximum(x @ params.w.T + params.b, 0) @ params.v
 
 
-def _row(ended: _Ended, computed_as: str, kept: Params | None) -> Row:
-    """But for what was measured at its end."""
-    one, run = ended.one, ended.one.run
-    values: dict[str, Any] = {}
-    if run.curve is not None:
-        missing = len(run.curve.moments) - len(one.moments)
-        for name in dict.fromkeys(name for moment in one.moments for name in moment):
-            reached = [np.asarray(moment[name], float) for moment in one.moments]
-            nothing = [np.full(reached[0].shape, np.nan)] * missing
-            values[CURVE + name] = np.stack(reached + nothing).tolist()
-    values |= ended.ending
-    seconds = perf_counter() - one.began
-    return Row(run, values, {}, seconds, computed_as, ended.hashed, kept)
+def _on_the_way(one: _Occupant) -> dict[str, Any]:
+    """What was measured at the moments of a run's curve; NaN at those that it did not reach."""
+    if one.run.curve is None:
+        return {}
+    missing, values = len(one.run.curve.moments) - len(one.moments), {}
+    for name in dict.fromkeys(name for moment in one.moments for name in moment):
+        reached = [np.asarray(moment[name], float) for moment in one.moments]
+        nothing = [np.full(reached[0].shape, np.nan)] * missing
+        values[CURVE + name] = np.stack(reached + nothing).tolist()
+    return values
 
 
 def _popped(queue: deque[Trajectory]) -> Trajectory | None:

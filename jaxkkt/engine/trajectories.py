@@ -35,8 +35,11 @@ def those_with(wanted: Callable[[Run], bool], some: Sequence[Trajectory]) -> lis
 
 def beginning_at(begins: Callable[[Run], bool], some: Sequence[Trajectory]) -> list[Trajectory]:
     """The same runs; each that `begins` does not go on from the one ahead of it."""
-    found = []
+    found: list[Trajectory] = []
     for one in some:
+        if len(one) == 1:
+            found.append(one)
+            continue
         places = [0, *(i for i in range(1, len(one)) if begins(one[i])), len(one)]
         found += [one[i:j] for i, j in pairwise(places)]
     return found

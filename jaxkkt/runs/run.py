@@ -124,16 +124,16 @@ class Run(Spec):
         return {name: getattr(self, name) for name in _FIELDS}
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        try:
-            return hash((*self.apart_from_seed, self.seed))
-        except TypeError:
-            for _, spec in self.parts():
-                spec.require_hashable()
-            raise
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            try:
+                found = hash((_hash_of(self.apart_from_seed), self.seed))
+            except TypeError:
+                for _, spec in self.parts():
+                    spec.require_hashable()
+                raise
+            object.__setattr__(self, "_hash", found)
+        return found
 
     @cached_property
     def apart_from_seed(self) -> tuple[Any, ...]:
@@ -269,7 +269,7 @@ def unique(runs: Collection[Run]) -> list[Run]:
 
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in."""
-    return run.seed, *_told(*run.apart_from_seed)
+    return run.seed, _told(run.apart_from_seed)
 
 
 @by_identity
@@ -278,7 +278,12 @@ def _shared(*specs: Any) -> tuple[Any, ...]:
 
 
 @by_identity
-def _told(*specs: Any) -> tuple[str, ...]:
+def _hash_of(specs: tuple[Any, ...]) -> int:
+    return hash(specs)
+
+
+@by_identity
+def _told(specs: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(map(repr, specs))
 
 
