@@ -24,7 +24,7 @@ from jaxkkt.representations import Representation, samples_at_once, step_flops
 from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.data import Data, round_up
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import Same, by_identity
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
 # of its matrix products (`python -m benchmarks.training`, the small sizes).
@@ -90,6 +90,11 @@ class Bucket:
     def runs(self) -> tuple[Run, ...]:
         return tuple(chain.from_iterable(self.trajectories))
 
+    @cached_property
+    def kinds(self) -> list[Run]:
+        """One of those runs that differ in their seeds alone."""
+        return distinct(self.runs)
+
     def with_lanes(self, lanes: int) -> "Bucket":
         """The same runs in fewer lanes, and no more slots than these."""
         return replace(self, lanes=lanes, slots=lanes)
@@ -109,14 +114,14 @@ class Bucket:
         """What buckets have in common that share draws and measurements: turns are as long, too."""
         return self.drawn_at, self.measured_at, self.lanes, self.side_by_side
 
-    @property
+    @cached_property
     def guessed_steps(self) -> float:
         """How many steps a run takes, roughly."""
         return max(1, sum(run.protocol.guessed_steps for run in self.runs) / len(self.runs))
 
     def measured(self) -> list[tuple[Run, tuple[Measurement, ...]]]:
         """One run of each kind that is measured alike, and what is measured together of it."""
-        kinds = {_measured_alike(run): run for run in distinct(self.runs)}.values()
+        kinds = {_measured_alike(run): run for run in self.kinds}.values()
         found = [(run, run.measure) for run in kinds]
         return found + [(run, run.curve.measure) for run in kinds if run.curve is not None]
 
@@ -193,9 +198,9 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     one where `merging.merge` says that padding is cheaper than compiling, while it stays below
     `LARGEST_PADDING_SHARE` of all work.
     """
-    alike: dict[Any, list[Trajectory]] = {}
+    alike: dict[tuple[bool, Same], list[Trajectory]] = {}
     for one in trajectories(runs):
-        alike.setdefault((len(one) > 1, id(one[0].apart_from_seed)), []).append(one)
+        alike.setdefault((len(one) > 1, one[0].apart_from_seed), []).append(one)
     groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
     for same in alike.values():
         first = same[0][0]

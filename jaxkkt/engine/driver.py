@@ -30,9 +30,9 @@ from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import those_with
-from jaxkkt.garbage import seldom_collected
+from jaxkkt.garbage import seldom_collected, uncollected
 from jaxkkt.networks import PRECISION, Params
-from jaxkkt.runs.columns import distinct, values_of
+from jaxkkt.runs.columns import values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
@@ -109,7 +109,12 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     Raises ValueError where two measurements of a run return the same name, where a field has one
     that the table needs for something else, and where runs have curves of other moments.
     """
-    used, wanted = devices(), unique(runs)
+    return _plan(unique(runs))
+
+
+@uncollected()
+def _plan(wanted: Sequence[Run]) -> Plan:
+    used = devices()
     buckets = plan(wanted, used)
     returned: set[str] = set()
     dimensions: set[str] = set()
@@ -117,7 +122,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
     kinds = {
         structure_of(run.measure): (run, b.measured_at)
         for b in reversed(buckets)
-        for run in distinct(b.runs)
+        for run in b.kinds
     }
     for run, shape in kinds.values():
         returned |= names_of(run, run.measure, shape).keys()
@@ -195,7 +200,7 @@ def sweep(
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
     refuse_changed(wanted)
     kept = _kept(wanted, keep, store)
-    planned = plan_sweep(wanted)
+    planned = _plan(wanted)
     settings = _settings(planned, wanted)
     buckets, mine, part = _share(planned.buckets, wanted, shard)
     stored = Stored(store, mine, wanted, settings, mix) if store is not None else None
@@ -279,7 +284,7 @@ def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.D
     some with other settings that may not `mix`. `read_store` reads whatever is there.
     """
     wanted = unique(runs)
-    return Stored(store, wanted, wanted, _settings(plan_sweep(wanted), wanted), mix).table()
+    return Stored(store, wanted, wanted, _settings(_plan(wanted), wanted), mix).table()
 
 
 def load_network(store: str | Path, run: Run) -> Params:

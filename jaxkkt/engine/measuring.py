@@ -24,7 +24,7 @@ from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import Same, by_identity
 
 Values = dict[str, Any]
 
@@ -244,9 +244,13 @@ def _jobs(
     raised: dict[int, Exception],
 ) -> tuple[list[_Same], list[Job]]:
     """The compiled measurements of the runs, by program."""
-    of_specs: dict[Any, list[int]] = {}
+    of_specs: dict[tuple[int, Same], list[int]] = {}
+    before: tuple[Any, Any] = None, None
     for i, (run, some) in enumerate(zip(runs, asked, strict=True)):
-        of_specs.setdefault((id(some), id(run.apart_from_seed)), []).append(i)
+        if run.apart_from_seed is not before[0] or some is not before[1]:
+            before = run.apart_from_seed, some
+            same = of_specs.setdefault((id(some), run.apart_from_seed), [])
+        same.append(i)
     sames, jobs = [], dict[Any, Job]()
     for same in of_specs.values():
         for mine in ([i] for i in same) if _draws(asked[same[0]]) else (same,):
@@ -323,7 +327,7 @@ def _draws(some: tuple[Measurement, ...]) -> bool:
 
 
 @by_identity
-def _kinds_alike(some: tuple[Measurement, ...], specs: tuple[Any, ...]) -> _Kinds:
+def _kinds_alike(some: tuple[Measurement, ...], specs: Same) -> _Kinds:
     return _kinds_of(Run.of_fields(*specs), some, dim=0)
 
 

@@ -6,8 +6,10 @@ without the code that the runs were made of.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from jaxkkt.engine.names import CURVE
@@ -16,21 +18,20 @@ from jaxkkt.measurements import Measurement
 from jaxkkt.runs.columns import columns_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import Same, by_identity, by_same
 from jaxkkt.store import Record
 
 
-class Entry(NamedTuple):
-    """A row of a table: what the run is, by column and seed, and what was measured.
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What rows of a table have in common that differ in the seed alone: what the runs are, by
+    column, and what they were computed with.
 
-    Rows that differ in the seed alone share their columns. `columns_about`, `variables` and `axes`
-    describe columns, values and the dimensions of values that are arrays; `moments` are those of
-    the run's curve, after its dimension's name; `settings` say what the row was computed with.
+    `columns_about`, `variables` and `axes` describe columns, values and the dimensions of values
+    that are arrays; `moments` are those of the runs' curve, after its dimension's name.
     """
 
     columns: Mapping[str, Any]
-    seed: int
-    values: Mapping[str, Any]
     columns_about: Mapping[str, Mapping[str, str]]
     variables: Mapping[str, Mapping[str, str]]
     axes: Mapping[str, Mapping[str, Sequence[Any]]]
@@ -38,18 +39,31 @@ class Entry(NamedTuple):
     settings: Mapping[str, Any] | None = None
 
 
+class Entry(NamedTuple):
+    """A row of a table: its kind and seed, and what was measured."""
+
+    kind: Kind
+    seed: int
+    values: Mapping[str, Any]
+
+
 def entries_of(
     rows: Sequence[Row], settings: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Entry]:
     """Rows of a sweep as those of a table, with what each was computed with."""
-    columns, about = columns_of([row.run for row in rows])
-    settings = [None] * len(rows) if settings is None else settings
-    known = {id(mine): row.run for row, mine in zip(rows, columns, strict=True)}
-    alike = {key: (about, *_alike(run.measure, run.curve)) for key, run in known.items()}
-    return [
-        Entry(mine, row.run.seed, row.values, *alike[id(mine)], computed_with)
-        for row, mine, computed_with in zip(rows, columns, settings, strict=True)
-    ]
+    first: dict[tuple[Same, int], int] = {}
+    specs = [row.run.apart_from_seed for row in rows]
+    keys = zip(specs, repeat(0) if settings is None else map(id, settings), strict=False)
+    which = [first.setdefault(key, i) for i, key in enumerate(keys)]
+    runs = [rows[i].run for i in first.values()]
+    columns, about = columns_of(runs)
+    kinds = {
+        i: Kind(
+            mine, about, *_alike(run.measure, run.curve), None if settings is None else settings[i]
+        )
+        for i, run, mine in zip(first.values(), runs, columns, strict=True)
+    }
+    return [Entry(kinds[i], row.run.seed, row.values) for i, row in zip(which, rows, strict=True)]
 
 
 @by_identity
@@ -130,36 +144,44 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     for record in records:
         if has_spec(record):
             by_name.setdefault(record.name, []).append(record)
-    found = []
+    found, kinds = [], dict[Any, Kind]()
     for mine in by_name.values():
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
-        last = ended[-1]
+        last, of_network = ended[-1], _of_one_network(ended)
         values, described = dict(last.value["ending"]), []
-        for record in _of_one_network(ended):
+        for record in of_network:
             for hashed, some in record.value["measured"].items():
                 values.update(some)
-                described.append(record.segment.definitions.get(hashed, {}))
-        known = last.segment.definitions
-        spec = known[last.value["spec"]]
-        curve = [known.get(hashed, {}) for hashed in spec["curve"]]
-        variables = {k: v for one in described + curve for k, v in one.get("variables", {}).items()}
-        axes = {k: v for one in described for k, v in one.get("axes", {}).items()}
-        for one in curve:
-            axes |= _of_curve(one.get("axes", {}))
-        moments = spec["moments"]
-        found.append(
-            Entry(
-                spec["columns"],
-                last.value["seed"],
-                values,
-                known.get(spec["about"], {}),
-                variables,
-                axes,
-                (moments[0], tuple(moments[1])) if moments else None,
-                last.segment.about["settings"],
-            )
-        )
+                described.append((id(record.segment), hashed))
+        key = id(last.segment), last.value["spec"], *described
+        if key not in kinds:
+            kinds[key] = _kind_of(last, of_network)
+        found.append(Entry(kinds[key], last.value["seed"], values))
     return found
+
+
+def _kind_of(last: Record, records: Sequence[Record]) -> Kind:
+    """Of the run that these are records of."""
+    known, variables, axes = last.segment.definitions, dict[str, Any](), dict[str, Any]()
+    spec = known[last.value["spec"]]
+    for record in records:
+        for hashed in record.value["measured"]:
+            one = record.segment.definitions.get(hashed, {})
+            variables |= one.get("variables", {})
+            axes |= one.get("axes", {})
+    for hashed in spec["curve"]:
+        one = known.get(hashed, {})
+        variables |= one.get("variables", {})
+        axes |= _of_curve(one.get("axes", {}))
+    moments = spec["moments"]
+    return Kind(
+        spec["columns"],
+        known.get(spec["about"], {}),
+        variables,
+        axes,
+        (moments[0], tuple(moments[1])) if moments else None,
+        last.segment.about["settings"],
+    )
 
 
 def _of_one_network(records: Sequence[Record]) -> list[Record]:
@@ -182,11 +204,11 @@ def has_spec(record: Record) -> bool:
     )
 
 
-@by_identity
-def _definitions(fields: tuple[Any, ...]) -> tuple[dict[str, Any], str]:
-    """What rows of runs of these fields, whatever their seed, refer to; and which of it is their
+@by_same
+def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
+    """What rows of runs of these specs, whatever their seed, refer to; and which of it is their
     spec."""
-    run = Run.of_fields(*fields)
+    run = Run.of_fields(*specs)
     definitions: dict[str, Any] = {}
 
     def defined(value: Any) -> str:

@@ -13,7 +13,7 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from jaxkkt.engine.names import CURVE
-from jaxkkt.engine.records import Entry, entries_of
+from jaxkkt.engine.records import Entry, Kind, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
@@ -64,13 +64,14 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     some of the runs alone, the others have NaN, or "-", on its axis.
     """
     entries, environments = _environments(entries)
-    about: dict[str, Mapping[str, str]] = {}
-    for some_about in _once(entry.columns_about for entry in entries):
-        about.update(some_about)
     # A value for each kind of rows: those that differ in the seed alone.
-    columns = list(_once(entry.columns for entry in entries))
-    kinds = {id(row): i for i, row in enumerate(columns)}
-    kind_of = np.array([kinds[id(entry.columns)] for entry in entries])
+    of_rows = [entry.kind for entry in entries]
+    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(of_rows))}
+    kind_of = np.array([kinds[kind] for kind in of_rows])
+    columns = [kind.columns for kind in kinds]
+    about: dict[str, Mapping[str, str]] = {}
+    for kind in kinds:
+        about.update(kind.columns_about)
     seeds, seed_of = np.unique([entry.seed for entry in entries], return_inverse=True)
     names = dict.fromkeys(name for row in columns for name in row)
     counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
@@ -111,21 +112,20 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
         coords = {name: (name, some) for name, some in axes.items()}
         for name, some in values.items():
             if name in follows:
-                kind = follows[name]
-                at = {_key(k): v for k, v in zip(values[kind], some, strict=True)}
-                coords[name] = (kind, [at[_key(k)] for k in axes[kind]])
+                leader = follows[name]
+                at = {_key(k): v for k, v in zip(values[leader], some, strict=True)}
+                coords[name] = (leader, [at[_key(k)] for k in axes[leader]])
             elif name not in axes:
                 coords[name] = ((), some[0])
     coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
     described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
     along: dict[str, dict[Any, Any]] = {}
-    for variables in _once(entry.variables for entry in entries):
-        described.update(variables)
-    for axes_of_some in _once(entry.axes for entry in entries):
-        for axes_of in axes_of_some.values():
+    for kind in kinds:
+        described.update(kind.variables)
+        for axes_of in kind.axes.values():
             for dim, points in axes_of.items():
                 along[dim] = along.get(dim, {}) | {_key(value): value for value in points}
-    moments = _moments(entries)
+    moments = _moments(kinds)
     data = _variables(entries, where, shape, dims, along, next(iter(moments), None))
     for name, (over, array, _) in data.items():
         data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
@@ -197,7 +197,7 @@ def _variables(
             )
         own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
         first = int(along_curve is not None and name.startswith(CURVE))
-        axes = [entries[i].axes.get(name, {}) for i in rows.tolist()]
+        axes = [entries[i].kind.axes.get(name, {}) for i in rows.tolist()]
         named: Mapping[str, Sequence[Any]] = next((one for one in reversed(axes) if one), {})
         more = list(named) or [f"{name}_{i}" for i in range(first, len(own))]
         own[first:] = [len(along.get(dim, range(own[i]))) for i, dim in enumerate(more, first)]
@@ -243,19 +243,14 @@ def _in_order(
 def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:
     """Where rows were computed in several environments: each with its own as a value, by its place
     in the attribute that lists them."""
-    settings = {id(entry.settings): entry.settings for entry in entries}
-    texts = {key: json.dumps(some, sort_keys=True) for key, some in settings.items()}
+    kinds = dict.fromkeys(entry.kind for entry in entries)
+    texts = {kind: json.dumps(kind.settings, sort_keys=True) for kind in kinds}
     found = sorted(set(texts.values()))
     if len(found) == 1:
         return entries, {}
-    places = {key: found.index(text) for key, text in texts.items()}
-    told = [e._replace(values={**e.values, "environment": places[id(e.settings)]}) for e in entries]
+    places = {kind: found.index(text) for kind, text in texts.items()}
+    told = [e._replace(values={**e.values, "environment": places[e.kind]}) for e in entries]
     return told, {"environments": json.dumps([json.loads(text) for text in found], indent=1)}
-
-
-def _once(items: Iterable[T]) -> Iterable[T]:
-    """Each object once: thousands of rows share a few."""
-    return {id(item): item for item in items}.values()
 
 
 def _varies(values: list[Any]) -> bool:
@@ -263,9 +258,9 @@ def _varies(values: list[Any]) -> bool:
     return values.count(values[0]) < len(values) and len(set(map(_key, values))) > 1
 
 
-def _moments(entries: Sequence[Entry]) -> dict[str, Any]:
+def _moments(kinds: Iterable[Kind]) -> dict[str, Any]:
     """The coordinate of the curves' moments."""
-    curves = {entry.moments for entry in entries if entry.moments is not None}
+    curves = {kind.moments for kind in kinds if kind.moments is not None}
     if not curves:
         return {}
     if len(curves) > 1:

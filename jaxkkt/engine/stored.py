@@ -248,17 +248,15 @@ def read_rows(folder: str | Path) -> pd.DataFrame:
     As `read_store`, but for arrays, which are lists here. Empty where there is no row.
     """
     return pd.DataFrame(
-        [{**entry.columns, "seed": entry.seed, **entry.values} for entry in _entries(folder)]
+        [{**entry.kind.columns, "seed": entry.seed, **entry.values} for entry in _entries(folder)]
     )
 
 
 def _entries(folder: str | Path) -> list[Entry]:
     entries = entries_in(Store.existing(folder).records())
-    told: dict[int, str] = {}
-    for entry in entries:
-        if id(entry.columns) not in told:
-            told[id(entry.columns)] = json.dumps(entry.columns, sort_keys=True)
-    alike = len(entries) - len({(told[id(entry.columns)], entry.seed) for entry in entries})
+    kinds = dict.fromkeys(entry.kind for entry in entries)
+    told = {kind: json.dumps(kind.columns, sort_keys=True) for kind in kinds}
+    alike = len(entries) - len({(told[entry.kind], entry.seed) for entry in entries})
     if alike:
         warn(
             f"{alike} of {len(entries)} rows in {folder} have the columns and the seed of another: "

@@ -10,10 +10,9 @@ from jaxtyping import Array, Int
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.draws import SIZES, Drawing, Sizes, drawing_of, drawn_on_device
 from jaxkkt.engine.packing import Layout, numbers
-from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs.data import Data
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import Same, by_identity
 from jaxkkt.training import Pause
 
 _SIZES = SIZES.words
@@ -53,7 +52,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, bucket: Bucket) -> "Rows":
         shape = bucket.drawn_at
-        one_of = {_drawn_alike(run, shape): run for run in distinct(bucket.runs)}
+        one_of = {_drawn_alike(run, shape): run for run in bucket.kinds}
         found = {key: drawing_of(run, shape) for key, run in one_of.items()}
         room = max(one.words for one in found.values())
         run, resumes = bucket.runs[0], bucket.resumes
@@ -75,11 +74,11 @@ class Rows(NamedTuple):
             return rows
         mine = rows[: len(told)]
         mine[:, :_SEEDS] = [(one.slot, one.number, _signed(one.run.seed)) for one in told]
-        alike: dict[tuple[int, int], list[int]] = {}
+        alike: dict[tuple[Same, int], list[int]] = {}
         for i, (run, _, _, moment) in enumerate(told):
-            alike.setdefault((id(run.apart_from_seed), moment), []).append(i)
-        for (_, moment), some in alike.items():
-            mine[some, _SEEDS:] = _words(self, moment, told[some[0]].run.apart_from_seed)
+            alike.setdefault((run.apart_from_seed, moment), []).append(i)
+        for (specs, moment), some in alike.items():
+            mine[some, _SEEDS:] = _words(self, moment, specs)
         return rows
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
@@ -113,12 +112,12 @@ def _alike(spec: Any) -> Any:
 
 
 @by_identity
-def _drawing(rows: Rows, specs: tuple[Any, ...]) -> Drawing:
+def _drawing(rows: Rows, specs: Same) -> Drawing:
     return rows.drawings[_drawn_alike(Run.of_fields(*specs), rows.shape)]
 
 
 @by_identity
-def _words(rows: Rows, moment: int, specs: tuple[Any, ...]) -> np.ndarray:
+def _words(rows: Rows, moment: int, specs: Same) -> np.ndarray:
     """What follows the seed in a run's row."""
     run = Run.of_fields(*specs)
     drawn = rows.drawing(run).packed(run.initialization, run.data)

@@ -19,7 +19,8 @@ def trajectories(runs: Sequence[Run]) -> list[Trajectory]:
     of it: a grid over `ball`, `target_log_loss` or `max_steps` takes the steps of its longest runs
     alone. They may differ in what is measured at the end.
     """
-    if len({(id(run.protocol), id(run.measure)) for run in runs}) == 1:
+    kinds = {run.apart_from_seed for run in runs}
+    if len({(id(protocol), id(measure)) for _, _, _, protocol, measure, _ in kinds}) == 1:
         return [(run,) for run in runs]  # the most common sweep: they differ in something else
     alike: dict[Any, list[Run]] = {}
     for run in runs:

@@ -7,6 +7,7 @@ from optax import GradientTransformation
 
 from jaxkkt.measurements import Measurement
 from jaxkkt.specs.base import Spec, kind_of
+from jaxkkt.specs.same import Same
 
 SEED = "seed of data and initial weights"
 
@@ -22,8 +23,8 @@ class Parted(Protocol):
     def measure(self) -> tuple[Measurement, ...]: ...
 
     @property
-    def apart_from_seed(self) -> tuple[Any, ...]:
-        """Its specs, the same tuple whenever it is asked for."""
+    def apart_from_seed(self) -> Same:
+        """Its specs, the same tuple whenever it is asked for, and no other equals it."""
         ...
 
     def parts(self) -> Iterator[tuple[str, Spec]]: ...
@@ -47,12 +48,12 @@ _SIZES = (("data", "d"), ("data", "alpha"), ("data", "samples"), ("network", "wi
 
 def distinct(runs: Iterable[P]) -> list[P]:
     """The first run of those that share all specs, whatever their seeds."""
-    by_specs: dict[int, P] = {}
-    for run in runs:
-        by_specs.setdefault(id(run.apart_from_seed), run)
+    in_turn = list(runs)
+    specs = [run.apart_from_seed for run in in_turn]
+    places = dict(zip(reversed(specs), reversed(range(len(specs))), strict=True))
     found: dict[tuple[int, ...], P] = {}
-    for run in by_specs.values():
-        found.setdefault(tuple(map(id, run.apart_from_seed)), run)
+    for i in sorted(places.values()):
+        found.setdefault(tuple(map(id, in_turn[i].apart_from_seed)), in_turn[i])
     return list(found.values())
 
 
@@ -69,10 +70,10 @@ def columns_of(
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
-    places: dict[int, int] = {}
+    places: dict[Same, int] = {}
     of_runs = []
     for run in runs:
-        place = places.setdefault(id(run.apart_from_seed), len(columns))
+        place = places.setdefault(run.apart_from_seed, len(columns))
         of_runs.append(place)
         if place < len(columns):
             continue

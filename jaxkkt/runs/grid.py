@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import optax
 
+from jaxkkt.garbage import uncollected
 from jaxkkt.protocols import PROTOCOLS, Protocol
 from jaxkkt.runs.run import Curve, Run, measurements
 from jaxkkt.specs import data, initializations, optimizers
@@ -62,6 +63,7 @@ class _Part:
         return self.made_from.replace(**changes) if changes else self.made_from
 
 
+@uncollected()
 def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> list[Run]:
     """Every combination of the axes, as runs: `jk.grid(d=[20, 40], alpha=0.5, seed=range(2))`.
 

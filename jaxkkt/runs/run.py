@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jaxtyping import PRNGKeyArray
 
+from jaxkkt.garbage import uncollected
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.runs.columns import SEED, columns_of, distinct
@@ -19,7 +20,7 @@ from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold, require_whole
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
-from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.same import Same, by_identity, by_same
 
 
 class Curve(Spec, kw_only=False):
@@ -136,7 +137,7 @@ class Run(Spec):
         return found
 
     @cached_property
-    def apart_from_seed(self) -> tuple[Any, ...]:
+    def apart_from_seed(self) -> Same:
         """All of its fields but the seed: one and the same tuple for runs that share them."""
         return _shared(
             self.data,
@@ -167,14 +168,14 @@ class Run(Spec):
         Fields and values; of own functions what they compute. Raises ValueError where that cannot
         be told: such a run has no place in a store.
         """
-        computed, _, _ = _computed(*self.apart_from_seed)
+        computed, _, _ = _computed(self.apart_from_seed)
         return json.dumps({**computed, "seed": self.seed}, sort_keys=True)
 
     @cached_property
     def name(self) -> str:
         """A readable name of what is trained, unique by a hash: what is measured at the end is no
         part of it. A store knows rows and networks by it."""
-        _, trained, _ = _computed(*self.apart_from_seed)
+        _, trained, _ = _computed(self.apart_from_seed)
         alpha = getattr(self.data, "alpha", None)
         counted = "" if alpha is None else f"-a{alpha:g}"
         hashed = sha256(f"{trained} {self.seed}".encode()).hexdigest()[:20]
@@ -183,7 +184,7 @@ class Run(Spec):
     @property
     def measured(self) -> tuple[str, ...]:
         """Hashes of what its measurements compute: a store knows their values by them."""
-        return _computed(*self.apart_from_seed)[2]
+        return _computed(self.apart_from_seed)[2]
 
     def parts(self) -> Iterator[tuple[str, Spec]]:
         """The specs that it is made of, by the names that a grid knows them by."""
@@ -255,6 +256,7 @@ def refuse_changed(runs: Sequence[Run]) -> None:
                 base.refuse_changed(spec, **_sizes(run))
 
 
+@uncollected()
 def unique(runs: Collection[Run]) -> list[Run]:
     """The runs without repetitions, in order; ValueError for what is no run, and for none."""
     given = list(runs) if isinstance(runs, Collection) else [runs]
@@ -273,25 +275,25 @@ def order_of(run: Run) -> tuple[Any, ...]:
 
 
 @by_identity
-def _shared(*specs: Any) -> tuple[Any, ...]:
-    return specs
+def _shared(*specs: Any) -> Same:
+    return Same(specs)
 
 
-@by_identity
-def _hash_of(specs: tuple[Any, ...]) -> int:
-    return hash(specs)
+@by_same
+def _hash_of(specs: Same) -> int:
+    return hash(tuple(specs))
 
 
-@by_identity
-def _told(specs: tuple[Any, ...]) -> tuple[str, ...]:
+@by_same
+def _told(specs: Same) -> tuple[str, ...]:
     return tuple(map(repr, specs))
 
 
-@by_identity
-def _computed(*fields: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+@by_same
+def _computed(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
     of what is measured at the end."""
-    run = Run.of_fields(*fields)
+    run = Run.of_fields(*specs)
     found = run.to_json(digests=True, **_sizes(run))
     del found["seed"]
     trained = {key: value for key, value in found.items() if key != "measure"}

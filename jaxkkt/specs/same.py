@@ -1,20 +1,36 @@
 """Results kept by the identity of what they were computed from."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from threading import Lock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 MOST = 4096
-_KEPT: list[dict[Any, Any]] = []
+_FORGET: list[Callable[[], None]] = []
+
+
+class Same(tuple[Any, ...]):
+    """A tuple that equals itself alone: a key that is as fast as it can be, of what is shared."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
 
 
 def forget_results() -> None:
     """Lets go of all that is kept."""
-    for kept in _KEPT:
-        kept.clear()
+    for forget in _FORGET:
+        forget()
+
+
+def by_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
+    """`by_identity` for what is a key by itself: several times as fast."""
+    cached = lru_cache(MOST)(function)
+    _FORGET.append(cached.cache_clear)
+    return cached
 
 
 def by_identity(function: Callable[..., T]) -> Callable[..., T]:
@@ -25,7 +41,7 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
     """
     kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
     lock = Lock()
-    _KEPT.append(kept)
+    _FORGET.append(kept.clear)
 
     @wraps(function)
     def call(*args: Any) -> T:
