@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import ratio
+from jaxkkt.loops import while_going
 from jaxkkt.networks import PRECISION, relu
 
 # Steps of Newton's method: it takes three on a ray that is nearly straight.
@@ -127,7 +128,7 @@ def first_common(
     at_zero, at_end = sums(zero), sums(bracket)
     negative = jnp.all(at_end < 0)
     # Ends before `trips` where no number is left between the two, at once where nothing flips.
-    high = jax.lax.while_loop(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
+    high = while_going(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
     size = jnp.where(negative, high, jnp.inf)
     size = jnp.where(jnp.all(at_zero < 0), 0, size)
     return jnp.where(jnp.all(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
@@ -203,7 +204,7 @@ def first_crossings(
         return _Newton(c, value, going, state.trips + 1)
 
     value = sums(jnp.zeros_like(brackets))
-    state = jax.lax.while_loop(
+    state = while_going(
         lambda state: jnp.any(state.going) & (state.trips < TRIPS),
         step,
         _Newton(jnp.zeros_like(brackets), value, value > 0, jnp.zeros((), jnp.int32)),
@@ -233,7 +234,7 @@ def first_crossings(
         step = jnp.where(positive, known.step, known.step / 2)
         return _Known(here, step, known.going & ~(positive & last), known.trips + 1)
 
-    known = jax.lax.while_loop(
+    known = while_going(
         lambda known: jnp.any(known.going) & (known.trips < LOOKS),
         look,
         _Known(jnp.zeros_like(c), c, past | crosses, jnp.zeros((), jnp.int32)),
@@ -276,7 +277,7 @@ def stay_negative(
         step = jnp.where(negative, 2 * known.step, known.step / 2)
         return _Known(here, step, known.going & ~(negative & (upto >= brackets)), known.trips + 1)
 
-    known = jax.lax.while_loop(
+    known = while_going(
         lambda known: jnp.any(known.going) & (known.trips < LOOKS),
         look,
         _Known(froms, froms, froms < brackets, jnp.zeros((), jnp.int32)),
