@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import replace
+from itertools import chain
 from typing import ClassVar
 
 import jax
@@ -174,7 +175,7 @@ class TestBits:
     def rows(self, bucket):
         programs = compile_bucket(bucket)
         found = run_bucket(bucket, deque(bucket.trajectories), programs, Tally())
-        return {row.run: (row.values, row.network) for row in found}
+        return {row.run: (row.values, row.network) for row in chain(*found)}
 
     def test_slots_of_a_cpu(self, one_lane):
         (bucket,) = jk.plan_sweep(self.RUNS).buckets

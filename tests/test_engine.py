@@ -157,7 +157,7 @@ class TestRuns:
 
         def rows(some):
             found = run_bucket(bucket, deque(trajectories(some)), programs, Tally())
-            return {row.run: row.values for row in found}
+            return {row.run: row.values for row in chain(*found)}
 
         whole = rows(bucket.runs)
         assert rows(bucket.runs[::-1]) == whole
@@ -196,7 +196,7 @@ class TestRuns:
                 both.wait()
             while queue:
                 with suppress(IndexError):  # the other stream took it
-                    yield Row(queue.popleft()[0], {})
+                    yield [Row(queue.popleft()[0], {})]
 
         monkeypatch.setattr(streams, "run_bucket", run_bucket)
         monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
@@ -244,7 +244,7 @@ class TestRuns:
         programs = compile_bucket(bucket)
         tally = Tally()
         queue = deque(bucket.trajectories)
-        rows = list(run_bucket(bucket, queue, programs, tally))
+        rows = list(chain(*run_bucket(bucket, queue, programs, tally)))
         assert tally.useful_steps == sum(row.values["steps"] for row in rows)
         assert tally.useful_steps <= tally.lane_steps
         assert tally.useful_share() > 0.7

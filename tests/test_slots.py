@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from dataclasses import replace
+from itertools import chain
 from threading import Event, active_count
 from weakref import ref
 
@@ -58,9 +59,9 @@ def test_rows_are_made_while_others_train(monkeypatch):
 
     monkeypatch.setattr(slots, "measure_batch", measure_batch)
     patched, rows = programs._replace(advance=advance), []
-    for row in run_bucket(bucket, deque(bucket.trajectories), patched, Tally()):
+    for some in run_bucket(bucket, deque(bucket.trajectories), patched, Tally()):
         told.set()
-        rows.append(row)
+        rows += some
     assert {row.run for row in rows} == set(RUNS)
 
 
@@ -156,7 +157,9 @@ PLANS = pytest.mark.parametrize("plan", [of_an_accelerator, lambda bucket: bucke
 def test_runs_that_raise_are_told_after_others(untrainable, plan):
     """A sweep gives up where its first rows are all of such."""
     bucket = plan(jk.plan_sweep(RUNS).buckets[0])
-    rows = list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally()))
+    rows = list(
+        chain(*run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally()))
+    )
     raised = [row.run.seed for row in rows if row.raised]
     assert sorted(raised) == [0, 1, 2]
     assert not rows[0].raised
@@ -186,7 +189,7 @@ def test_rows_of_runs_that_raised_outlive_memory_that_runs_out(
     patched = programs._replace(**changed)
     rows, queue = [], deque(bucket.trajectories)
     with pytest.raises(OutOfMemory) as caught:
-        rows.extend(run_bucket(bucket, queue, patched, Tally()))
+        rows.extend(chain.from_iterable(run_bucket(bucket, queue, patched, Tally())))
     left = [run for one in (*queue, *caught.value.left) for run in one]
     assert sorted(run.seed for run in (*left, *(row.run for row in rows))) == list(range(12))
 

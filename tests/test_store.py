@@ -118,7 +118,8 @@ class TestKilled:
 
         def one_by_one(queue, seconds):
             """Rows land one by one, however many have ended."""
-            waiting.extend(all_in(queue, 0 if waiting else seconds))
+            for rows in all_in(queue, 0 if waiting else seconds):
+                waiting.extend([None] if rows is None else [[row] for row in rows])
             return [waiting.pop(0)] if waiting else []
 
         waiting = []

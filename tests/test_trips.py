@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -147,7 +148,7 @@ def test_no_run_waits_for_those_that_came_after_it(monkeypatch, lanes, slots):
     (bucket,) = jk.plan_sweep(runs).buckets
     bucket = replace(bucket, lanes=lanes, slots=slots)
     found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally())
-    seeds = [row.run.seed for row in found]
+    seeds = [row.run.seed for row in chain(*found)]
     assert max(abs(place - seed) for place, seed in enumerate(seeds)) < slots
 
 
@@ -160,7 +161,8 @@ def test_lanes_of_a_sweep_are_rarely_idle():
     ]
     (bucket,) = jk.plan_sweep(runs).buckets
     bucket, tally = replace(bucket, lanes=4, slots=16), Tally()
-    found = list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally))
+    found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally)
+    found = list(chain(*found))
     assert sorted(row.values["steps"] for row in found) == sorted(lengths)
     one_more = np.add(lengths, 1).tolist()  # the trip that sees the cap
     assert tally.lane_steps / bucket.lanes == as_listed(one_more, 4)

@@ -37,6 +37,9 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes, and what surrounds the trips, takes
 # about as long as this many operations: some 30 microseconds of an H200 (docs/benchmarks.md).
 OPERATIONS_PER_TRIP = 1e8
+# Taking so many of them out, measuring them and taking others in, about as long as this many: some
+# ten milliseconds.
+OPERATIONS_PER_TURN = 3e10
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 4
 # Once one in so many of an accelerator's runs has ended, as many are measured and others taken in.
@@ -305,7 +308,8 @@ def _bucket(
     work = float(kind.work(m, d, k))
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
-        lanes = _lanes(-(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one, work)
+        mine, most = -(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one
+        lanes = _lanes(mine, most, work, protocol.guessed_steps)
         slots = lanes
     elif any(one.on_host for run in kinds for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
@@ -396,12 +400,13 @@ def _lane_bytes(
     return 4 * ((3 + ball) * k * r + 3 * samples_at_once(batch, k) * k + m * r + start)
 
 
-def _lanes(trajectories: int, most: int, work: float) -> int:
+def _lanes(trajectories: int, most: int, work: float, steps: float) -> int:
     """The number of lanes, up to `most`, that should finish so many trajectories first."""
     if most <= 1:
         return 1
 
     # At least 2: a batch of one is compiled to other bits.
     lanes = np.arange(2, max(2, min(most, trajectories)) + 1)
-    trips = -(-trajectories // lanes) + WAIT_AT_END
-    return int(lanes[np.argmin(trips * (OPERATIONS_PER_TRIP + lanes * work))])
+    times = -(-trajectories // lanes)
+    training = (times + WAIT_AT_END) * steps * (OPERATIONS_PER_TRIP + lanes * work)
+    return int(lanes[np.argmin(training + times * REFILLS * OPERATIONS_PER_TURN)])

@@ -47,10 +47,10 @@ def run_bucket(
     keep: Collection[Run] = (),
     checkpoints: Path | None = None,
     streams: int = 1,
-) -> Iterator[Row]:
-    """Trains and measures runs of the bucket, yielding each as it ends, or of an accelerator while
-    the next train, until `queue` is empty. Those of a trajectory go on from where the one before
-    ended.
+) -> Iterator[list[Row]]:
+    """Trains and measures runs of the bucket, until `queue` is empty, yielding the rows of those
+    that end together; of an accelerator while the next train. Those of a trajectory go on from
+    where the one before ended.
 
     As many `streams` as told may take from the same queue. A run's numbers do not depend on its
     slot, on the runs beside it or on the chunk length. A run whose data or measurements raise ends
@@ -66,8 +66,7 @@ def run_bucket(
         except jax.errors.JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
-            yield from (row for row, _ in slots.raised)
-            yield from slots.undrawn
+            yield [row for row, _ in slots.raised] + slots.undrawn
             raise OutOfMemory(slots.left, bucket.lane_bytes) from error
 
 
@@ -82,7 +81,9 @@ def _another_thread(wanted: bool) -> Iterator[Start]:
         yield lambda function: pool.submit(function).result
 
 
-def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None) -> Iterator[Row]:
+def _run(
+    slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | None
+) -> Iterator[list[Row]]:
     bucket = slots.bucket
     chunk, expected, few = FIRST_CHUNK, bucket.guessed_steps, max(1, bucket.lanes // REFILLS)
     while not (stop and stop.is_set()):
@@ -116,19 +117,19 @@ def _run(slots: Slots, queue: deque[Trajectory], tally: Tally, stop: Event | Non
                 yield from _rows(slots, tally)
         slots.save_if_due()
     yield from _rows(slots, tally)
-    yield from slots.undrawn
+    yield slots.undrawn
     if stop and stop.is_set():
         slots.save(SECONDS_WORTH_SAVING)
     tally.rest()
 
 
-def _rows(slots: Slots, tally: Tally) -> Iterator[Row]:
+def _rows(slots: Slots, tally: Tally) -> Iterator[list[Row]]:
     """Those that there are; after them, so as not to be the first, those of runs not drawn."""
     some = False
     for rows, steps in slots.rows():
         some = True
         tally.useful_steps += steps
-        yield from rows
+        yield rows
     if some:
-        yield from slots.undrawn
-        slots.undrawn.clear()
+        undrawn, slots.undrawn = slots.undrawn, []
+        yield undrawn

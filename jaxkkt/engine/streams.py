@@ -53,7 +53,7 @@ def run_streams(
     their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
     too; rows not yet yielded are lost.
     """
-    ended: SimpleQueue[Row | None] = SimpleQueue()
+    ended: SimpleQueue[list[Row] | None] = SimpleQueue()
     stop, here, used = Event(), settings(), devices[: len(tallies)]
 
     def compile_ahead(bucket: Bucket, device: jax.Device) -> Programs:
@@ -64,12 +64,12 @@ def run_streams(
         with using(here, device):
             for bucket, queue, programs in waiting:
                 if queue and (compiled := compiled_before_a_stop(programs[device])):
-                    for row in fitting(bucket, queue, compiled, tally):
-                        ended.put(row)
+                    for rows in fitting(bucket, queue, compiled, tally):
+                        ended.put(rows)
 
     def fitting(
         bucket: Bucket, queue: deque[Trajectory], programs: Programs, tally: Tally
-    ) -> Iterator[Row]:
+    ) -> Iterator[list[Row]]:
         """The rows of a bucket; where memory runs out with half the lanes, and so on down to 2."""
         while not stop.is_set():
             try:
@@ -81,7 +81,7 @@ def run_streams(
                 if bucket.slots <= LEAST_LANES:
                     if not error.left:  # not even empty lanes fit
                         raise
-                    yield from chain.from_iterable(all_raised(one, error) for one in error.left)
+                    yield [row for one in error.left for row in all_raised(one, error)]
                     continue
                 queue.extendleft(error.left)
                 # First without slots that wait for a lane: the lanes stay, and so the bits.
@@ -125,11 +125,12 @@ def run_streams(
                 if asked is not None and asked.is_set():
                     stop.set()
                 some = all_in(ended, SECONDS_BETWEEN_SHOWS)
-                if rows := [row for row in some if row is not None]:
+                found = [rows for rows in some if rows is not None]
+                if rows := list(chain.from_iterable(found)):
                     yield rows
-                going -= len(some) - len(rows)
+                going -= len(some) - len(found)
                 for future in streams:
-                    if len(rows) < len(some) and future.done():
+                    if len(found) < len(some) and future.done():
                         future.result()  # raises what the stream did
                 show()
         finally:
