@@ -111,11 +111,11 @@ def assert_same_bits(got, expected):
 
 def note_trained(monkeypatch):
     """A list, to which the runs that streams take out at their end are added."""
-    trained, made = [], slots.Slots._rows
+    trained, made = [], slots.rows_of
 
-    def rows(self, begun):
+    def rows_of(begun, *rest):
         trained.extend(one.run for one in begun.ones)
-        return made(self, begun)
+        return made(begun, *rest)
 
-    monkeypatch.setattr(slots.Slots, "_rows", rows)
+    monkeypatch.setattr(slots, "rows_of", rows_of)
     return trained

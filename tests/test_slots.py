@@ -13,7 +13,7 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import driver, lanes, slots, streams
+from jaxkkt.engine import driver, ended, lanes, slots, streams
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
@@ -212,3 +212,18 @@ def test_memory_that_runs_out_as_a_kept_network_is_fetched_takes_fewer_lanes(
     for run in RUNS:
         params = jk.load_network(tmp_path, run)
         assert params.w.shape == (20, 8)
+
+
+def test_a_run_whose_row_cannot_be_made_ends_no_other(accelerator, monkeypatch):
+    made = ended.Occupant.on_the_way
+
+    def on_the_way(self):
+        if self.run.seed == 3:
+            raise ValueError("no such moment")
+        return made(self)
+
+    monkeypatch.setattr(ended.Occupant, "on_the_way", on_the_way)
+    table = sweep([run.replace(curve=jk.Curve(steps=[2, 4])) for run in RUNS])
+    assert np.flatnonzero(table.status == jk.Status.RAISED).tolist() == [3]
+    assert "no such moment" in table.error.values.ravel()[3]
+    assert np.isfinite(table.curve_log_loss).all("step").sum() == len(RUNS) - 1

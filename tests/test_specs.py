@@ -14,7 +14,9 @@ import optax
 import pytest
 
 import jaxkkt as jk
+from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.same import Same
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -203,6 +205,37 @@ class TestRun:
         for seed in (-1, 2**32, 1.5, True, "1"):
             with pytest.raises(ValueError, match="seed must be"):
                 run.with_seed(seed)
+
+    def test_what_runs_share_is_told_apart_by_itself(self):
+        some, others = (jk.grid(d=5, samples=4, width=3, seed=range(2)) for _ in range(2))
+        assert some == others
+        shared, same = some[0].apart_from_seed, others[0].apart_from_seed
+        assert tuple(shared) == tuple(same)
+        assert (shared == same, shared != same) == (shared is same, shared is not same)
+        assert len({shared, shared, Same(shared), Same(shared)}) == 3
+
+    def test_distinct_runs_are_in_the_order_in_which_their_specs_come(self):
+        wide, narrow = (jk.grid(d=5, samples=4, width=k, seed=range(3)) for k in (9, 3))
+        first, second = wide[0], narrow[1]
+        assert distinct([first, second, narrow[0], wide[2], narrow[2]]) == [first, second]
+        assert distinct([second, first, narrow[0]]) == [second, first]
+        assert distinct([]) == []
+
+    def test_a_plan_asks_for_few_ids(self):
+        """Each takes ten times as long where something listens, as newest filelock does."""
+        code = (
+            "import sys, jaxkkt as jk\n"
+            "runs, asked = jk.grid(d=5, samples=4, width=3, seed=range(4000)), []\n"
+            "sys.addaudithook(lambda event, _: event == 'builtins.id' and asked.append(1))\n"
+            "jk.plan_sweep(runs[:3000])\n"  # traces
+            "traced = len(asked)\n"
+            "jk.plan_sweep(runs)\n"
+            "print(traced, len(asked) - traced)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        traced, planned = map(int, done.stdout.split())
+        assert traced > 0
+        assert planned < 1000
 
     def test_a_run_of_another_process_is_the_same_run(self):
         code = (

@@ -1,8 +1,6 @@
 """Measuring trained networks, several at a time."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +13,9 @@ from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.buckets import lane_bytes
-from jaxkkt.engine.devices import Here, device, here, out_of_memory
-from jaxkkt.engine.draws import asked_for, pad_data
+from jaxkkt.engine.devices import Here, device, here
+from jaxkkt.engine.draws import asked_for
+from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, ending, jobs_of
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.rows import refuse_twice
@@ -24,67 +23,8 @@ from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.same import Same, by_identity
 
 Values = dict[str, Any]
-
-
-class Beside(NamedTuple):
-    """What measurements may ask for beside a network: arrays that the host draws, or None."""
-
-    test: Dataset | None = None
-    truth: Any = None
-
-    def is_nothing(self) -> bool:
-        return self.test is None and self.truth is None
-
-
-_NOTHING = Layout.of(Beside())
-
-
-class Kind(NamedTuple):
-    """What runs have in common that one program measures: the structure of what it measures and is
-    given, and the run's own size (samples, d, width) where the measurements do not take padding."""
-
-    measurements: Layout
-    protocol: Layout
-    own: tuple[int, int, int] | None
-    beside: Layout
-    # Whether all runs are given the same arrays.
-    shared: bool
-
-
-@dataclass
-class Job:
-    """Some measurements of some runs that one program measures. Runs are known by their place;
-    those of the same specs follow each other, and have the same words."""
-
-    kind: Kind
-    which: tuple[int, ...]  # of the runs' measurements
-    runs: list[int] = field(default_factory=list)
-    words: list[tuple[int, np.ndarray]] = field(default_factory=list)
-    given: list[Beside] = field(default_factory=list)
-
-    def add(self, runs: Sequence[int], words: np.ndarray, beside: Beside) -> int:
-        """At which of its rows these begin."""
-        first = len(self.runs)
-        self.runs.extend(runs)
-        self.words.append((len(runs), words))
-        self.given.extend([beside] * len(runs))
-        return first
-
-    @property
-    def beside(self) -> Beside:
-        return self.given[0] if self.kind.shared else jax.tree.map(_stack, *self.given)
-
-
-class _Same(NamedTuple):
-    """Runs of the same specs, by place; their measurements; the jobs that compute some of those,
-    each with the first of the runs' rows there."""
-
-    runs: list[int]
-    asked: tuple[Measurement, ...]
-    jobs: list[tuple[Job, int]]
 
 
 class Columns(NamedTuple):
@@ -94,6 +34,11 @@ class Columns(NamedTuple):
     runs: list[int]
     values: dict[str, np.ndarray]
     owners: dict[str, int]
+
+    def one_by_one(self) -> "Iterator[Columns]":
+        for r, i in enumerate(self.runs):
+            values = {name: column[r : r + 1] for name, column in self.values.items()}
+            yield Columns([i], values, self.owners)
 
 
 class Measured(NamedTuple):
@@ -125,63 +70,37 @@ def measure_batch(
     waited for.
     """
     raised: dict[int, Exception] = {}
-    sames, jobs = _jobs(runs, asked, trained.data.x.shape[-1], raised)
-    begun: dict[int, tuple[Array, Layout]] = {}
+    alike, jobs = jobs_of(runs, asked, trained.data.x.shape[-1], raised)
+    begun: dict[Job, tuple[Array, Layout]] = {}
     for job in jobs:
-        with _ending(job.runs, raised):
-            begun[id(job)] = _begin(job, trained, side_by_side)
-    for same in sames:
-        with _ending(same.runs, raised):
-            for job in (job for job, _ in same.jobs if id(job) in begun):
-                for j, returned in zip(job.which, _shapes_in(begun[id(job)][1]), strict=True):
-                    require_axes(same.asked[j], returned)
-    return partial(_measured, runs, trained, curves, sames, jobs, begun, raised)
+        with ending(job.runs, raised):
+            begun[job] = _begin(job, trained, side_by_side)
+    for some in alike:
+        with ending(some.runs, raised):
+            for job in (job for job, _ in some.jobs if job in begun):
+                for j, returned in zip(job.which, _shapes_in(begun[job][1]), strict=True):
+                    require_axes(some.asked[j], returned)
+
+    def wait() -> Measured:
+        found: dict[Job, list[dict[str, np.ndarray]]] = {}
+        for job, (computed, layout) in begun.items():
+            with ending(job.runs, raised):
+                found[job] = layout.unpacked(np.asarray(computed)[: len(job.runs)])
+        columns = []
+        for part in _parts(alike, raised):
+            with ending(part.runs, raised):
+                returned = part.returned(found)
+                for j, one in enumerate(part.asked):
+                    if one.on_host:
+                        (i,) = part.runs
+                        returned[j] = _on_host(one, runs[i], trained.at(i, runs[i]), curves[i])
+                columns.append(_columns(part, returned))
+        return Measured(columns, raised)
+
+    return wait
 
 
-@contextmanager
-def _ending(runs: Sequence[int], raised: dict[int, Exception]) -> Iterator[None]:
-    """What raises within ends those of these runs that nothing has ended."""
-    try:
-        yield
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        for i in runs:
-            raised.setdefault(i, error)
-
-
-def _measured(
-    runs: Sequence[Run],
-    trained: Trained,
-    curves: Sequence[Params | None],
-    sames: Sequence[_Same],
-    jobs: Sequence[Job],
-    begun: Mapping[int, tuple[Array, Layout]],
-    raised: dict[int, Exception],
-) -> Measured:
-    found: dict[int, list[dict[str, np.ndarray]]] = {}
-    for job in jobs:
-        if id(job) in begun:
-            with _ending(job.runs, raised):
-                computed, layout = begun[id(job)]
-                found[id(job)] = layout.unpacked(np.asarray(computed)[: len(job.runs)])
-    columns = []
-    for mine, asked, rows in _alike(sames, raised):
-        with _ending(mine, raised):
-            returned: dict[int, dict[str, np.ndarray]] = {}
-            for job, places in rows:
-                at = np.array(places)
-                for j, of_all in zip(job.which, found[id(job)], strict=True):
-                    returned[j] = {name: column[at] for name, column in of_all.items()}
-            for j, one in enumerate(asked):
-                if one.on_host:
-                    (i,) = mine
-                    returned[j] = _on_host(one, runs[i], trained.at(i, runs[i]), curves[i])
-            columns.append(_columns(mine, asked, returned))
-    return Measured(columns, raised)
-
-
-class _Alike(NamedTuple):
+class _Part(NamedTuple):
     """Runs, by place, whose values come from the same jobs; the measurements of one of them; their
     rows in every job."""
 
@@ -189,30 +108,39 @@ class _Alike(NamedTuple):
     asked: tuple[Measurement, ...]
     rows: list[tuple[Job, list[int]]]
 
-
-def _alike(sames: Sequence[_Same], raised: Collection[int]) -> list[_Alike]:
-    """Those that have not raised; one by one where the host measures some of them."""
-    found: dict[Any, _Alike] = {}
-    for same in sames:
-        left = [r for r, i in enumerate(same.runs) if i not in raised]
-        alone = any(one.on_host for one in same.asked)
-        for some in ([r] for r in left) if alone else (left,):
-            mine = [same.runs[r] for r in some]
-            key = (*(id(job) for job, _ in same.jobs), *(mine if alone else ()))
-            nothing = _Alike([], same.asked, [(job, []) for job, _ in same.jobs])
-            together = found.setdefault(key, nothing)
-            together.runs.extend(mine)
-            for (_, places), (_, first) in zip(together.rows, same.jobs, strict=True):
-                places.extend(first + r for r in some)
-    return [some for some in found.values() if some.runs]
+    def returned(
+        self, found: Mapping[Job, list[dict[str, np.ndarray]]]
+    ) -> dict[int, dict[str, np.ndarray]]:
+        """What the compiled measurements returned, by their places, for these runs."""
+        columns: dict[int, dict[str, np.ndarray]] = {}
+        for job, rows in self.rows:
+            places = np.array(rows)
+            for j, of_all in zip(job.which, found[job], strict=True):
+                columns[j] = {name: column[places] for name, column in of_all.items()}
+        return columns
 
 
-def _columns(
-    runs: list[int], asked: Sequence[Measurement], returned: Mapping[int, dict[str, np.ndarray]]
-) -> Columns:
+def _parts(alike: Sequence[Alike], raised: Collection[int]) -> list[_Part]:
+    """The runs that have not raised; one by one where the host measures some of them."""
+    found: dict[Any, _Part] = {}
+    for some in alike:
+        left = [r for r, i in enumerate(some.runs) if i not in raised]
+        one_by_one = any(one.on_host for one in some.asked)
+        for rows in ([r] for r in left) if one_by_one else (left,):
+            runs = [some.runs[r] for r in rows]
+            key = (*(job for job, _ in some.jobs), *(runs if one_by_one else ()))
+            nothing = _Part([], some.asked, [(job, []) for job, _ in some.jobs])
+            part = found.setdefault(key, nothing)
+            part.runs.extend(runs)
+            for (_, places), (_, first) in zip(part.rows, some.jobs, strict=True):
+                places.extend(first + r for r in rows)
+    return [part for part in found.values() if part.runs]
+
+
+def _columns(part: _Part, returned: Mapping[int, dict[str, np.ndarray]]) -> Columns:
     """ValueError where two measurements return the same name."""
-    found = Columns(runs, {}, {})
-    for j, one in enumerate(asked):
+    found = Columns(part.runs, {}, {})
+    for j, one in enumerate(part.asked):
         refuse_twice(one, returned[j].keys() & found.values.keys())
         found.values.update(returned[j])
         found.owners.update(dict.fromkeys(returned[j], j))
@@ -235,135 +163,6 @@ def _on_host(
     found = jax.device_get(measured(one, *(given[name]() for name in one.needs())))
     require_axes(one, found)
     return {name: np.asarray(value)[None] for name, value in found.items()}
-
-
-def _jobs(
-    runs: Sequence[Run],
-    asked: Sequence[tuple[Measurement, ...]],
-    dim: int,
-    raised: dict[int, Exception],
-) -> tuple[list[_Same], list[Job]]:
-    """The compiled measurements of the runs, by program."""
-    of_specs: dict[tuple[int, Same], list[int]] = {}
-    before: tuple[Any, Any] = None, None
-    for i, (run, some) in enumerate(zip(runs, asked, strict=True)):
-        if run.apart_from_seed is not before[0] or some is not before[1]:
-            before = run.apart_from_seed, some
-            same = of_specs.setdefault((id(some), run.apart_from_seed), [])
-        same.append(i)
-    sames, jobs = [], dict[Any, Job]()
-    for same in of_specs.values():
-        for mine in ([i] for i in same) if _draws(asked[same[0]]) else (same,):
-            run, some = runs[mine[0]], asked[mine[0]]
-            with _ending(mine, raised):
-                in_jobs = []
-                for group, kind, beside, of in _kinds(run, some, dim):
-                    key = group.places, kind, of
-                    job = jobs.setdefault(key, Job(kind, group.places))
-                    words = _numbers_words(group, run.protocol)
-                    in_jobs.append((job, job.add(mine, words, beside)))
-                sames.append(_Same(mine, some, in_jobs))
-    return sames, list(jobs.values())
-
-
-def _stack(*arrays: Any) -> Any:
-    return np.stack(arrays)
-
-
-class _Together(NamedTuple):
-    """Measurements that one program computes: their places, what they ask for, their numbers."""
-
-    places: tuple[int, ...]
-    some: tuple[Measurement, ...]
-    padded: bool
-    needs: frozenset[str]
-    numbers: "_Packed"
-
-
-class _Packed(NamedTuple):
-    """The numbers of a spec, as words, and how to read them."""
-
-    layout: Layout
-    words: np.ndarray
-
-
-@by_identity
-def _packed(spec: Any) -> _Packed:
-    found = numbers(spec)
-    layout = Layout.of(found)
-    return _Packed(layout, layout.packed(found))
-
-
-@by_identity
-def _together(measurements: tuple[Measurement, ...]) -> tuple[_Together, ...]:
-    """Those that run on the device: those that take padding, and the others."""
-    found = []
-    for padded in (True, False):
-        places = [
-            j for j, one in enumerate(measurements) if not one.on_host and one.padded is padded
-        ]
-        if places:
-            some = tuple(measurements[j] for j in places)
-            needs = frozenset(name for one in some for name in one.needs())
-            found.append(_Together(tuple(places), some, padded, needs, _packed(some)))
-    return tuple(found)
-
-
-# A program's measurements, their kind, what the host draws for them, and of which data that is.
-_Kinds = tuple[tuple[_Together, Kind, Beside, Any], ...]
-
-
-def _kinds(run: Run, some: tuple[Measurement, ...], dim: int) -> _Kinds:
-    """The programs that measure a run. Those for which the host draws nothing are one and the same
-    object for runs of the same specs."""
-    if _draws(some):
-        return _kinds_of(run, some, dim)
-    return _kinds_alike(some, run.apart_from_seed)
-
-
-@by_identity
-def _draws(some: tuple[Measurement, ...]) -> bool:
-    return any(not group.needs.isdisjoint(("test", "truth")) for group in _together(some))
-
-
-@by_identity
-def _kinds_alike(some: tuple[Measurement, ...], specs: Same) -> _Kinds:
-    return _kinds_of(Run.of_fields(*specs), some, dim=0)
-
-
-def _kinds_of(run: Run, some: tuple[Measurement, ...], dim: int) -> _Kinds:
-    found = []
-    for group in _together(some):
-        beside = _beside(run, group, dim)
-        kind = _kind(run, group, beside)
-        of = run.data if kind.shared and kind.beside != _NOTHING else None
-        found.append((group, kind, beside, of))
-    return tuple(found)
-
-
-def _beside(run: Run, group: _Together, dim: int) -> Beside:
-    """What the host draws for them; points that padded ones see get this dimension."""
-    test = asked_for("test", run, group.some) if "test" in group.needs else None
-    if test is not None and group.padded:
-        test = pad_data(test, len(test.y), dim)
-    return Beside(test, asked_for("truth", run, group.some) if "truth" in group.needs else None)
-
-
-def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
-    return Kind(
-        group.numbers.layout,
-        _packed(run.protocol if "protocol" in group.needs else None).layout,
-        None if group.padded else (run.samples, run.d, run.width),
-        _NOTHING if beside.is_nothing() else Layout.of(jax.tree.map(np.asarray, beside)),
-        beside.is_nothing() or run.data.same_for_all_seeds,
-    )
-
-
-@by_identity
-def _numbers_words(group: _Together, protocol: Any) -> np.ndarray:
-    """Those of the measurements, and of the protocol where they ask for it."""
-    asked = _packed(protocol if "protocol" in group.needs else None)
-    return np.concatenate([group.numbers.words, asked.words])
 
 
 def _begin(job: Job, trained: Trained, side_by_side: bool) -> tuple[Array, Layout]:
@@ -397,7 +196,7 @@ def compile_measurements(
     network = network_like(k, d)
     like = Trained(network, network if starts else None, points_like(m, d))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
-    _, jobs = _jobs([run], [measurements], d, {})
+    _, jobs = jobs_of([run], [measurements], d, {})
     for job in jobs:
         measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
 

@@ -2,15 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, repeat
+from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxkkt.engine import packing
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.checkpoints import (
     SECONDS_BETWEEN_CHECKPOINTS,
@@ -20,65 +20,19 @@ from jaxkkt.engine.checkpoints import (
 )
 from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
+from jaxkkt.engine.ended import Begun, Ended, Occupant, rows_of
 from jaxkkt.engine.hashes import as_text
-from jaxkkt.engine.measuring import Columns, Measured, measure_batch
-from jaxkkt.engine.names import CURVE
-from jaxkkt.engine.packing import rows_of, sent_once
+from jaxkkt.engine.measuring import measure_batch
+from jaxkkt.engine.packing import sent_once
 from jaxkkt.engine.programs import Programs, Report, Slot, restore
-from jaxkkt.engine.rows import Row, all_raised, refuse_twice
+from jaxkkt.engine.rows import Row, all_raised
 from jaxkkt.engine.telling import Told
-from jaxkkt.engine.trained import Alone, Trained
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.measurements import Measurement
-from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status
 
-_NONE = repeat(None)
 RUNNING, PAUSED, RAISED = map(int, (Status.RUNNING, Status.PAUSED, Status.RAISED))
-
-
-@dataclass(slots=True)
-class _Occupant:
-    """A run in its slot, those that go on from its end, and what was measured on its way. It came
-    there as the `number`th. `steps_before` were trained before, up to its checkpoint or another's
-    end."""
-
-    trajectory: Trajectory
-    number: int
-    began: float
-    steps_before: int = 0
-    moments: tuple[dict[str, Any], ...] = ()
-    networks: tuple[Params, ...] = ()
-
-    @property
-    def run(self) -> Run:
-        return self.trajectory[0]
-
-    def next(self, steps: int) -> "_Occupant | None":
-        """The one that goes on from its end, after so many steps."""
-        if len(self.trajectory) == 1:
-            return None
-        return replace(self, trajectory=self.trajectory[1:], steps_before=steps)
-
-
-class _Ended(NamedTuple):
-    """Runs that have ended or paused: how each stands, by name, the hashes of their networks, and
-    what was measured of them."""
-
-    ending: dict[str, np.ndarray]
-    hashes: list[str]
-    found: Measured
-
-
-class _Begun(NamedTuple):
-    """Runs that are being measured, their networks, the steps that each made here, and what waits
-    for them."""
-
-    ones: list[_Occupant]
-    trained: Trained
-    steps: list[int]
-    wait: Callable[[], _Ended]
 
 
 # Starts what it is given, and returns what waits for it.
@@ -102,11 +56,11 @@ class Slots:
         self._streams = streams
         self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
         self._computed_with = bucket.computed_with
-        self._slots: list[_Occupant | None] = [None] * bucket.slots
+        self._slots: list[Occupant | None] = [None] * bucket.slots
         self._numbers = count()
         self._arrays: Slot | None = None
         self._start = start
-        self._ended: deque[_Begun] = deque()
+        self._ended: deque[Begun] = deque()
         # Rows of runs whose data cannot be trained on, or that raised on their way, with steps.
         self.raised: deque[tuple[Row, int]] = deque()
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
@@ -143,7 +97,7 @@ class Slots:
         """Whether these could be drawn. One that could not is among the `undrawn`; several stay in
         their slots, to be tried one by one."""
         for i, one in mine.items():
-            self._slots[i] = _Occupant(one, next(self._numbers), perf_counter())
+            self._slots[i] = Occupant(one, next(self._numbers), perf_counter())
         try:
             self._place({i: one[0] for i, one in mine.items()})
         except Exception as error:
@@ -186,7 +140,7 @@ class Slots:
         told = [Told(one.run, i, one.number, len(one.moments)) for i, one in ones]
         return self._programs.rows.telling(told, self.bucket)
 
-    def _at(self, i: int) -> _Occupant:
+    def _at(self, i: int) -> Occupant:
         one = self._slots[i]
         assert one is not None
         return one
@@ -232,77 +186,38 @@ class Slots:
         """The rows of the runs that were taken out, some at a time, and the steps that they made in
         lanes here; those of runs that raised come last."""
         while self._ended:
-            made = self._rows(self._ended[0])
+            made = rows_of(self._ended[0], self._computed_with, self._keep)
             steps = sum(self._ended.popleft().steps)
             yield made, steps
         while self.raised:
             row, made_here = self.raised.popleft()
             yield [row], made_here
 
-    def _rows(self, begun: _Begun) -> list[Row]:
-        ending, hashes, (columns, errors) = begun.wait()
-        runs = [one.run for one in begun.ones]
-        rows: list[Row] = []
-        for some in columns:
-            try:
-                rows += self._rows_of(some, begun, ending, hashes)
-            except Exception as error:
-                if out_of_memory(error):
-                    raise
-                rows += all_raised([runs[i] for i in some.runs], error)
-        of_error: dict[int, list[int]] = {}
-        for i in errors:
-            of_error.setdefault(id(errors[i]), []).append(i)
-        for same in of_error.values():
-            rows += all_raised([runs[i] for i in same], errors[same[0]])
-        return rows
-
-    def _rows_of(
-        self, some: Columns, begun: _Begun, ending: Mapping[str, np.ndarray], hashes: Sequence[str]
-    ) -> list[Row]:
-        ones, at, now = [begun.ones[i] for i in some.runs], np.array(some.runs), perf_counter()
-        for name, j in some.owners.items():
-            refuse_twice(ones[0].run.measure[j], {name} & ending.keys())
-        of_all = {name: column[at] for name, column in ending.items()} | some.values
-        values, kept = rows_of(of_all, len(ones)), list[Params | None]()
-        if self.bucket.resumes:
-            values = [_on_the_way(one) | mine for one, mine in zip(ones, values, strict=True)]
-        if self._keep:
-            alone = (begun.trained.at(i, one.run) for i, one in zip(some.runs, ones, strict=True))
-            kept = [
-                network.params if one.run in self._keep else None
-                for network, one in zip(alone, ones, strict=True)
-            ]
-        runs, seconds = [one.run for one in ones], [now - one.began for one in ones]
-        owners, computed_with = repeat(some.owners), repeat(self._computed_with)
-        mine = [hashes[i] for i in some.runs]
-        return list(map(Row, runs, values, owners, seconds, computed_with, mine, kept or _NONE))
-
     def _begin_to_measure(
         self,
         slots: Sequence[int],
         asked: Callable[[Run], tuple[Measurement, ...]],
         steps: Sequence[int],
-    ) -> _Begun:
+    ) -> Begun:
         programs, bucket = self._programs, self.bucket
         places = np.full(bucket.turn, bucket.slots, np.int32)
         places[: len(slots)] = slots
         trained, words = programs.take_out(places, self._arrays)
         mine = [self._at(i) for i in slots]
-        runs, curves = [one.run for one in mine], [_curve(one) for one in mine]
+        runs, curves = [one.run for one in mine], [one.curve for one in mine]
         made = [steps[i] - one.steps_before for i, one in zip(slots, mine, strict=True)]
         found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
 
-        def wait() -> _Ended:
+        def wait() -> Ended:
             ending = programs.ending.unpacked(np.asarray(words)[: len(mine)])
-            return _Ended(ending.values, as_text(ending.network), found())
+            return Ended(ending.values, as_text(ending.network), found())
 
-        return _Begun(mine, trained, made, wait)
+        return Begun(mine, trained, made, wait)
 
-    def _note(self, slots: Sequence[int], paused: _Begun) -> None:
+    def _note(self, slots: Sequence[int], paused: Begun) -> None:
         """Notes the moments of runs that have paused; those that cannot go on have rows."""
         ending, _, found = paused.wait()
-        values, of_each = rows_of(ending, len(slots)), found.of_each()
+        values, of_each = packing.rows_of(ending, len(slots)), found.of_each()
         for r, (i, one) in enumerate(zip(slots, paused.ones, strict=True)):
             mine = of_each[r]
             if isinstance(mine, Exception):
@@ -310,7 +225,7 @@ class Slots:
                 steps = [paused.steps[r], *[0] * (len(one.trajectory) - 1)]
                 self.raised += zip(all_raised(one.trajectory, mine), steps, strict=True)
             else:
-                _note(one, paused.trained.at(r, one.run), values[r], mine[0])
+                one.note(paused.trained.at(r, one.run), values[r], mine[0])
 
     def _resume(self, slots: Sequence[int]) -> None:
         """The runs in these slots go on from where they stand."""
@@ -371,43 +286,6 @@ def _at_its_end(run: Run) -> tuple[Measurement, ...]:
 def _on_its_way(run: Run) -> tuple[Measurement, ...]:
     assert run.curve is not None
     return run.curve.measure
-
-
-def _curve(one: _Occupant) -> Params | None:
-    """The networks on a run's way, stacked."""
-    if not one.networks:
-        return None
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *one.networks)
-
-
-def _note(one: _Occupant, trained: Alone, ending: dict[str, Any], found: dict[str, Any]) -> None:
-    """What was measured of a run at a moment of its curve."""
-    params, (x, y) = trained.params, trained.data
-    margins = y * _outputs(params, x)
-    noted = {
-        "log_loss": ending["log_loss"],
-        "steps": ending["steps"],
-        "min_margin": margins.min(),
-        "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
-    }
-    one.moments += (noted | found,)
-    one.networks += (params,)
-
-
-def _outputs(params: Params, x: Any) -> Any:
-    return np.maximum(x @ params.w.T + params.b, 0) @ params.v
-
-
-def _on_the_way(one: _Occupant) -> dict[str, Any]:
-    """What was measured at the moments of a run's curve; NaN at those that it did not reach."""
-    if one.run.curve is None:
-        return {}
-    missing, values = len(one.run.curve.moments) - len(one.moments), {}
-    for name in dict.fromkeys(name for moment in one.moments for name in moment):
-        reached = [np.asarray(moment[name], float) for moment in one.moments]
-        nothing = [np.full(reached[0].shape, np.nan)] * missing
-        values[CURVE + name] = np.stack(reached + nothing).tolist()
-    return values
 
 
 def _popped(queue: deque[Trajectory]) -> Trajectory | None:

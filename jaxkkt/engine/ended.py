@@ -1,0 +1,156 @@
+"""Runs that have ended, on their way to rows."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import repeat
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxkkt.engine import packing
+from jaxkkt.engine.devices import out_of_memory
+from jaxkkt.engine.measuring import Columns, Measured
+from jaxkkt.engine.names import CURVE
+from jaxkkt.engine.rows import Row, all_raised, raised, refuse_twice
+from jaxkkt.engine.trained import Alone, Trained
+from jaxkkt.engine.trajectories import Trajectory
+from jaxkkt.networks import Params
+from jaxkkt.runs.run import Run
+
+
+@dataclass(slots=True)
+class Occupant:
+    """A run in its slot, those that go on from its end, and what was measured on its way. It came
+    there as the `number`th. `steps_before` were trained before, up to its checkpoint or another's
+    end."""
+
+    trajectory: Trajectory
+    number: int
+    began: float
+    steps_before: int = 0
+    moments: tuple[dict[str, Any], ...] = ()
+    networks: tuple[Params, ...] = ()
+
+    @property
+    def run(self) -> Run:
+        return self.trajectory[0]
+
+    def next(self, steps: int) -> "Occupant | None":
+        """The one that goes on from its end, after so many steps."""
+        if len(self.trajectory) == 1:
+            return None
+        return replace(self, trajectory=self.trajectory[1:], steps_before=steps)
+
+    def note(self, trained: Alone, ending: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """What was measured at a moment of its curve."""
+        params, (x, y) = trained.params, trained.data
+        margins = y * _outputs(params, x)
+        noted = {
+            "log_loss": ending["log_loss"],
+            "steps": ending["steps"],
+            "min_margin": margins.min(),
+            "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
+        }
+        self.moments += ({**noted, **found},)
+        self.networks += (params,)
+
+    @property
+    def curve(self) -> Params | None:
+        """The networks on its way, stacked."""
+        if not self.networks:
+            return None
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *self.networks)
+
+    def on_the_way(self) -> dict[str, Any]:
+        """What was measured at the moments of its curve; NaN at those that it did not reach."""
+        if self.run.curve is None:
+            return {}
+        missing, values = len(self.run.curve.moments) - len(self.moments), {}
+        for name in dict.fromkeys(name for moment in self.moments for name in moment):
+            reached = [np.asarray(moment[name], float) for moment in self.moments]
+            nothing = [np.full(reached[0].shape, np.nan)] * missing
+            values[CURVE + name] = np.stack(reached + nothing).tolist()
+        return values
+
+
+class Ended(NamedTuple):
+    """Runs that have ended or paused: how each stands, by name, the hashes of their networks, and
+    what was measured of them."""
+
+    ending: dict[str, np.ndarray]
+    hashes: list[str]
+    found: Measured
+
+
+class Begun(NamedTuple):
+    """Runs that are being measured, their networks, the steps that each made here, and what waits
+    for them."""
+
+    ones: list[Occupant]
+    trained: Trained
+    steps: list[int]
+    wait: Callable[[], Ended]
+
+
+def rows_of(begun: Begun, computed_with: str, keep: Collection[Run]) -> list[Row]:
+    """Waits for them, and makes their rows, with the networks of those to `keep`; of those that
+    raised last."""
+    ended, runs = begun.wait(), [one.run for one in begun.ones]
+    rows = list[Row]()
+    for some in ended.found.columns:
+        rows += _tried(some, begun, ended, computed_with, keep)
+    errors = ended.found.raised
+    by_error: dict[int, list[int]] = {}
+    for i in errors:
+        by_error.setdefault(id(errors[i]), []).append(i)
+    for same in by_error.values():
+        rows += all_raised([runs[i] for i in same], errors[same[0]])
+    return rows
+
+
+def _tried(some: Columns, begun: Begun, ended: Ended, *rest: Any) -> list[Row]:
+    """The rows of what was measured together; where that raises one by one."""
+    try:
+        return _rows(some, begun, ended, *rest)
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        if len(some.runs) == 1:
+            return [raised(begun.ones[some.runs[0]].run, error)]
+    return [row for one in some.one_by_one() for row in _tried(one, begun, ended, *rest)]
+
+
+def _rows(
+    some: Columns, begun: Begun, ended: Ended, computed_with: str, keep: Collection[Run]
+) -> list[Row]:
+    ones, places, now = [begun.ones[i] for i in some.runs], np.array(some.runs), perf_counter()
+    for name, j in some.owners.items():
+        refuse_twice(ones[0].run.measure[j], {name} & ended.ending.keys())
+    columns = {name: column[places] for name, column in ended.ending.items()} | some.values
+    values = packing.rows_of(columns, len(ones))
+    if any(one.moments for one in ones):
+        values = [one.on_the_way() | mine for one, mine in zip(ones, values, strict=True)]
+    return list(
+        map(
+            Row,
+            [one.run for one in ones],
+            values,
+            repeat(some.owners),
+            [now - one.began for one in ones],
+            repeat(computed_with),
+            [ended.hashes[i] for i in some.runs],
+            _kept(some, begun, keep) if keep else repeat(None),
+        )
+    )
+
+
+def _kept(some: Columns, begun: Begun, keep: Collection[Run]) -> Iterator[Params | None]:
+    for i in some.runs:
+        run = begun.ones[i].run
+        yield begun.trained.at(i, run).params if run in keep else None
+
+
+def _outputs(params: Params, x: Any) -> Any:
+    return np.maximum(x @ params.w.T + params.b, 0) @ params.v
