@@ -75,11 +75,13 @@ class Writer:
         with self._lock:
             new: dict[str, Any] = {}
             lines: list[Any] = []
+            before: Mapping[str, Any] = {}
             for name, row, definitions in rows:
-                known = self._defined, new
-                mine = {n: d for n, d in definitions.items() if all(n not in k for k in known)}
-                new |= mine
-                lines += [{"define": n, "as": d} for n, d in mine.items()]
+                if definitions is not before:  # rows that are alike bring the same ones
+                    before, known = definitions, (self._defined, new)
+                    mine = {n: d for n, d in definitions.items() if all(n not in k for k in known)}
+                    new |= mine
+                    lines += [{"define": n, "as": d} for n, d in mine.items()]
                 lines.append({"row": name, "is": row})
             self._append("".join(_line(self._salt, json.dumps(line)) for line in lines))
             self._defined.update(new)
