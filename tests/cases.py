@@ -111,11 +111,11 @@ def assert_same_bits(got, expected):
 
 def note_trained(monkeypatch):
     """A list, to which the runs that streams take out at their end are added."""
-    trained, made = [], slots.rows_of
+    trained, made = [], slots.rows_of_ended
 
-    def rows_of(begun, *rest):
+    def rows_of_ended(begun, *rest):
         trained.extend(one.run for one in begun.ones)
         return made(begun, *rest)
 
-    monkeypatch.setattr(slots, "rows_of", rows_of)
+    monkeypatch.setattr(slots, "rows_of_ended", rows_of_ended)
     return trained

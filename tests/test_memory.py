@@ -128,6 +128,17 @@ def test_other_errors_of_the_device_are_raised(eight_lanes, monkeypatch):
         sweep(RUNS)
 
 
+def test_lanes_pay_for_turns(monkeypatch):
+    """As many as runs where those are small; of large ones turns cost little."""
+    small, large = (1000, 10**6, 2.5e6, 400), (300, 10**6, 4e9, 400)
+    assert buckets._lanes(*small) == 1000
+    few = buckets._lanes(*large)
+    assert few < 30
+    monkeypatch.setattr(buckets, "OPERATIONS_PER_TURN", 0)
+    assert buckets._lanes(*small) == 500
+    assert buckets._lanes(*large) <= few
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [({"bytes_limit": 100 * 2**30}, 40), ({"bytes_limit": 2**29}, 1), (None, 6)],

@@ -227,3 +227,47 @@ def test_a_run_whose_row_cannot_be_made_ends_no_other(accelerator, monkeypatch):
     assert np.flatnonzero(table.status == jk.Status.RAISED).tolist() == [3]
     assert "no such moment" in table.error.values.ravel()[3]
     assert np.isfinite(table.curve_log_loss).all("step").sum() == len(RUNS) - 1
+
+
+def test_a_curve_is_not_overwritten_by_the_host(accelerator):
+    class Late(jk.Measurement):
+        on_host = True
+
+        def measure(self, params):
+            return {"curve_log_loss": 7.0}
+
+    runs = [run.replace(curve=jk.Curve(steps=[2, 4]), measure=(Late(),)) for run in RUNS]
+    with pytest.raises(ValueError, match="'curve_log_loss', which is there already"):
+        sweep(runs)
+
+
+def test_rows_of_a_mixed_batch_are_their_own(accelerator):
+    """Measurements at a padded size, at runs' own sizes, and on the host, of runs of several
+    specs."""
+
+    class OnHost(jk.Measurement):
+        on_host = True
+
+        def measure(self, params, data):
+            return {"on_host": float(data.x[0, 0])}
+
+    def first(params, data):
+        return data.x[0, 0]
+
+    def neurons(params, data):
+        return float(params.v.size)
+
+    some = [OnHost(), first, jk.Flips(), neurons]
+    runs = jk.grid(d=8, samples=6, width=[20, 21], seed=range(4), measure=some)
+    runs += jk.grid(d=8, samples=6, width=20, seed=range(4, 9), measure=[neurons, first])
+    (bucket,) = driver.plan(runs, jax.devices())
+    rows = chain(*run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally()))
+    found = {row.run: row.values for row in rows}
+    assert found.keys() == set(runs)
+    for run, values in found.items():
+        point = float(jk.draw(run)[1].x[0, 0])
+        assert values["first"] == pytest.approx(point, rel=1e-6)
+        assert values["neurons"] == run.width
+        if run.seed < 4:
+            assert values["on_host"] == pytest.approx(point, rel=1e-6)
+            assert values["off_margin_count"] == round(6 * (1 - values["on_margin_share"]))

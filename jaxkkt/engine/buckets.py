@@ -37,8 +37,8 @@ UNKNOWN_BYTES = {"cpu": 10 * 2**30, "gpu": 16 * 2**30, "tpu": 16 * 2**30}
 # Starting an accelerator's kernels for one trip over all lanes, and what surrounds the trips, takes
 # about as long as this many operations: some 30 microseconds of an H200 (docs/benchmarks.md).
 OPERATIONS_PER_TRIP = 1e8
-# Taking so many of them out, measuring them and taking others in, about as long as this many: some
-# ten milliseconds.
+# Between two of its turns runs are taken out, measured, and others taken in, which takes about as
+# long as this many: some ten milliseconds of an H200 and its host (docs/benchmarks.md).
 OPERATIONS_PER_TURN = 3e10
 # It looks for runs that have ended after so many trips.
 TRIPS_OF_AN_ACCELERATOR = 4
@@ -94,8 +94,8 @@ class Bucket:
         return tuple(chain.from_iterable(self.trajectories))
 
     @cached_property
-    def kinds(self) -> list[Run]:
-        """One of those runs that differ in their seeds alone."""
+    def one_of_each(self) -> list[Run]:
+        """The first run of those that differ in the seed alone."""
         return distinct(self.runs)
 
     def with_lanes(self, lanes: int) -> "Bucket":
@@ -124,7 +124,7 @@ class Bucket:
 
     def measured(self) -> list[tuple[Run, tuple[Measurement, ...]]]:
         """One run of each kind that is measured alike, and what is measured together of it."""
-        kinds = {_measured_alike(run): run for run in self.kinds}.values()
+        kinds = {_measured_alike(run): run for run in self.one_of_each}.values()
         found = [(run, run.measure) for run in kinds]
         return found + [(run, run.curve.measure) for run in kinds if run.curve is not None]
 

@@ -122,7 +122,7 @@ def _plan(wanted: Sequence[Run]) -> Plan:
     kinds = {
         structure_of(run.measure): (run, b.measured_at)
         for b in reversed(buckets)
-        for run in b.kinds
+        for run in b.one_of_each
     }
     for run, shape in kinds.values():
         returned |= names_of(run, run.measure, shape).keys()
@@ -245,7 +245,7 @@ def sweep(
             if stored is not None:
                 stored.add(some)
             for row in some:
-                rows[row.run] = row if row.kept is None else row._replace(kept=None)
+                rows[row.run] = row.without_network()
                 work += weights[row.run]
             _give_up(rows.values(), RAISED_AT_MOST)
     if stop.is_set() and len(rows) < len(mine):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Begun(NamedTuple):
     wait: Callable[[], Ended]
 
 
-def rows_of(begun: Begun, computed_with: str, keep: Collection[Run]) -> list[Row]:
+def rows_of_ended(begun: Begun, computed_with: str, keep: Collection[Run]) -> list[Row]:
     """Waits for them, and makes their rows, with the networks of those to `keep`; of those that
     raised last."""
     ended, runs = begun.wait(), [one.run for one in begun.ones]
@@ -110,28 +110,33 @@ def rows_of(begun: Begun, computed_with: str, keep: Collection[Run]) -> list[Row
     return rows
 
 
-def _tried(some: Columns, begun: Begun, ended: Ended, *rest: Any) -> list[Row]:
+def _tried(
+    some: Columns, begun: Begun, ended: Ended, computed_with: str, keep: Collection[Run]
+) -> list[Row]:
     """The rows of what was measured together; where that raises one by one."""
     try:
-        return _rows(some, begun, ended, *rest)
+        return _rows(some, begun, ended, computed_with, keep)
     except Exception as error:
         if out_of_memory(error):
             raise
         if len(some.runs) == 1:
             return [raised(begun.ones[some.runs[0]].run, error)]
-    return [row for one in some.one_by_one() for row in _tried(one, begun, ended, *rest)]
+    each = (_tried(one, begun, ended, computed_with, keep) for one in some.one_by_one())
+    return list(chain.from_iterable(each))
 
 
 def _rows(
     some: Columns, begun: Begun, ended: Ended, computed_with: str, keep: Collection[Run]
 ) -> list[Row]:
     ones, places, now = [begun.ones[i] for i in some.runs], np.array(some.runs), perf_counter()
+    on_the_way = [one.on_the_way() for one in ones] if any(one.moments for one in ones) else []
+    there = ended.ending.keys() | {name for way in on_the_way for name in way}
     for name, j in some.owners.items():
-        refuse_twice(ones[0].run.measure[j], {name} & ended.ending.keys())
+        refuse_twice(ones[0].run.measure[j], {name} & there)
     columns = {name: column[places] for name, column in ended.ending.items()} | some.values
     values = packing.rows_of(columns, len(ones))
-    if any(one.moments for one in ones):
-        values = [one.on_the_way() | mine for one, mine in zip(ones, values, strict=True)]
+    if on_the_way:
+        values = [way | mine for way, mine in zip(on_the_way, values, strict=True)]
     return list(
         map(
             Row,

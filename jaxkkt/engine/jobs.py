@@ -54,7 +54,7 @@ class Job:
     given: list[Beside] = field(default_factory=list)
 
     def add(self, runs: Sequence[int], words: np.ndarray, beside: Beside) -> int:
-        """At which of its rows these begin."""
+        """Adds runs of the same specs; gives the row at which they begin."""
         first = len(self.runs)
         self.runs.extend(runs)
         self.words.append((len(runs), words))
@@ -76,8 +76,9 @@ class Alike(NamedTuple):
 
 
 @contextmanager
-def ending(runs: Sequence[int], raised: dict[int, Exception]) -> Iterator[None]:
-    """What raises within ends those of these runs that nothing has ended."""
+def raising_for(runs: Sequence[int], raised: dict[int, Exception]) -> Iterator[None]:
+    """An error within is noted for those of these runs that have none yet; where memory runs out it
+    is raised on."""
     try:
         yield
     except Exception as error:
@@ -104,9 +105,9 @@ def jobs_of(
         same.append(i)
     alike, jobs = list[Alike](), dict[Any, Job]()
     for same in of_specs.values():
-        with ending(same, raised):
+        with raising_for(same, raised):
             for mine in _given_the_same(same, asked[same[0]]):
-                with ending(mine, raised):
+                with raising_for(mine, raised):
                     found, run = Alike(mine, asked[mine[0]], []), runs[mine[0]]
                     for group, kind, beside, of in _kinds(run, found.asked, dim):
                         key = group.places, kind, of

@@ -66,7 +66,7 @@ def run_bucket(
         except jax.errors.JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
-            yield [row for row, _ in slots.raised] + slots.undrawn
+            yield [row for row, _ in slots.raised] + slots.take_undrawn()
             raise OutOfMemory(slots.left, bucket.lane_bytes) from error
 
 
@@ -117,7 +117,7 @@ def _run(
                 yield from _rows(slots, tally)
         slots.save_if_due()
     yield from _rows(slots, tally)
-    yield slots.undrawn
+    yield slots.take_undrawn()
     if stop and stop.is_set():
         slots.save(SECONDS_WORTH_SAVING)
     tally.rest()
@@ -131,5 +131,4 @@ def _rows(slots: Slots, tally: Tally) -> Iterator[list[Row]]:
         tally.useful_steps += steps
         yield rows
     if some:
-        undrawn, slots.undrawn = slots.undrawn, []
-        yield undrawn
+        yield slots.take_undrawn()

@@ -15,7 +15,7 @@ from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.buckets import lane_bytes
 from jaxkkt.engine.devices import Here, device, here
 from jaxkkt.engine.draws import asked_for
-from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, ending, jobs_of
+from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.rows import refuse_twice
@@ -73,10 +73,10 @@ def measure_batch(
     alike, jobs = jobs_of(runs, asked, trained.data.x.shape[-1], raised)
     begun: dict[Job, tuple[Array, Layout]] = {}
     for job in jobs:
-        with ending(job.runs, raised):
+        with raising_for(job.runs, raised):
             begun[job] = _begin(job, trained, side_by_side)
     for some in alike:
-        with ending(some.runs, raised):
+        with raising_for(some.runs, raised):
             for job in (job for job, _ in some.jobs if job in begun):
                 for j, returned in zip(job.which, _shapes_in(begun[job][1]), strict=True):
                     require_axes(some.asked[j], returned)
@@ -84,11 +84,11 @@ def measure_batch(
     def wait() -> Measured:
         found: dict[Job, list[dict[str, np.ndarray]]] = {}
         for job, (computed, layout) in begun.items():
-            with ending(job.runs, raised):
+            with raising_for(job.runs, raised):
                 found[job] = layout.unpacked(np.asarray(computed)[: len(job.runs)])
         columns = []
         for part in _parts(alike, raised):
-            with ending(part.runs, raised):
+            with raising_for(part.runs, raised):
                 returned = part.returned(found)
                 for j, one in enumerate(part.asked):
                     if one.on_host:

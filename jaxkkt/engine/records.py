@@ -23,7 +23,7 @@ from jaxkkt.store import Record
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class RowKind:
     """What rows of a table have in common that differ in the seed alone: what the runs are, by
     column, and what they were computed with.
 
@@ -42,7 +42,7 @@ class Kind:
 class Entry(NamedTuple):
     """A row of a table: its kind and seed, and what was measured."""
 
-    kind: Kind
+    kind: RowKind
     seed: int
     values: Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def entries_of(
     runs = [rows[i].run for i in first.values()]
     columns, about = columns_of(runs)
     kinds = {
-        i: Kind(
+        i: RowKind(
             mine, about, *_alike(run.measure, run.curve), None if settings is None else settings[i]
         )
         for i, run, mine in zip(first.values(), runs, columns, strict=True)
@@ -144,7 +144,7 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     for record in records:
         if has_spec(record):
             by_name.setdefault(record.name, []).append(record)
-    found, kinds = [], dict[Any, Kind]()
+    found, kinds = [], dict[Any, RowKind]()
     for mine in by_name.values():
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
         last, of_network = ended[-1], _of_one_network(ended)
@@ -160,7 +160,7 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     return found
 
 
-def _kind_of(last: Record, records: Sequence[Record]) -> Kind:
+def _kind_of(last: Record, records: Sequence[Record]) -> RowKind:
     """Of the run that these are records of."""
     known, variables, axes = last.segment.definitions, dict[str, Any](), dict[str, Any]()
     spec = known[last.value["spec"]]
@@ -174,7 +174,7 @@ def _kind_of(last: Record, records: Sequence[Record]) -> Kind:
         variables |= one.get("variables", {})
         axes |= _of_curve(one.get("axes", {}))
     moments = spec["moments"]
-    return Kind(
+    return RowKind(
         spec["columns"],
         known.get(spec["about"], {}),
         variables,

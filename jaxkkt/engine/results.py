@@ -13,7 +13,7 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from jaxkkt.engine.names import CURVE
-from jaxkkt.engine.records import Entry, Kind, entries_of
+from jaxkkt.engine.records import Entry, RowKind, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
@@ -258,7 +258,7 @@ def _varies(values: list[Any]) -> bool:
     return values.count(values[0]) < len(values) and len(set(map(_key, values))) > 1
 
 
-def _moments(kinds: Iterable[Kind]) -> dict[str, Any]:
+def _moments(kinds: Iterable[RowKind]) -> dict[str, Any]:
     """The coordinate of the curves' moments."""
     curves = {kind.moments for kind in kinds if kind.moments is not None}
     if not curves:

@@ -29,6 +29,9 @@ class Row(NamedTuple):
     kept: Params | None = None
     raised: Exception | None = None
 
+    def without_network(self) -> "Row":
+        return self if self.kept is None else self._replace(kept=None)
+
     def with_values(self, measured: Mapping[str, Any], owners: Mapping[str, int]) -> "Row":
         """With what some of the run's measurements returned, and which of them.
 

@@ -20,7 +20,7 @@ from jaxkkt.engine.checkpoints import (
 )
 from jaxkkt.engine.devices import device, out_of_memory
 from jaxkkt.engine.draws import draw, draw_batch
-from jaxkkt.engine.ended import Begun, Ended, Occupant, rows_of
+from jaxkkt.engine.ended import Begun, Ended, Occupant, rows_of_ended
 from jaxkkt.engine.hashes import as_text
 from jaxkkt.engine.measuring import measure_batch
 from jaxkkt.engine.packing import sent_once
@@ -66,6 +66,11 @@ class Slots:
         # Rows of runs that cannot be drawn. They are told after others that end: of a sweep's first
         # few rows not all are errors then, unless all runs are.
         self.undrawn: list[Row] = []
+
+    def take_undrawn(self) -> list[Row]:
+        """The rows of runs that could not be drawn, once."""
+        found, self.undrawn = self.undrawn, []
+        return found
 
     @property
     def left(self) -> list[Trajectory]:
@@ -186,7 +191,7 @@ class Slots:
         """The rows of the runs that were taken out, some at a time, and the steps that they made in
         lanes here; those of runs that raised come last."""
         while self._ended:
-            made = rows_of(self._ended[0], self._computed_with, self._keep)
+            made = rows_of_ended(self._ended[0], self._computed_with, self._keep)
             steps = sum(self._ended.popleft().steps)
             yield made, steps
         while self.raised:

@@ -126,7 +126,7 @@ class Stored:
         self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])
         self._drop_checkpoints([row.run for row in rows])
         for row in rows:
-            self.rows[row.run] = row if row.kept is None else row._replace(kept=None)
+            self.rows[row.run] = row.without_network()
             self._settings.pop(row.run, None)
         if monotonic() > self._next:
             try:

@@ -52,7 +52,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, bucket: Bucket) -> "Rows":
         shape = bucket.drawn_at
-        one_of = {_drawn_alike(run, shape): run for run in bucket.kinds}
+        one_of = {_drawn_alike(run, shape): run for run in bucket.one_of_each}
         found = {key: drawing_of(run, shape) for key, run in one_of.items()}
         room = max(one.words for one in found.values())
         run, resumes = bucket.runs[0], bucket.resumes

@@ -24,7 +24,7 @@ class Parted(Protocol):
 
     @property
     def apart_from_seed(self) -> Same:
-        """Its specs, the same tuple whenever it is asked for, and no other equals it."""
+        """Its specs, the same tuple whenever it is asked for."""
         ...
 
     def parts(self) -> Iterator[tuple[str, Spec]]: ...

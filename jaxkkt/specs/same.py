@@ -12,7 +12,7 @@ _FORGET: list[Callable[[], None]] = []
 
 
 class Same(tuple[Any, ...]):
-    """A tuple that equals itself alone: a key that is as fast as it can be, of what is shared."""
+    """A tuple that equals no other of its kind: a fast key of what is shared."""
 
     __slots__ = ()
     __eq__ = object.__eq__
@@ -27,7 +27,7 @@ def forget_results() -> None:
 
 
 def by_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
-    """`by_identity` for what is a key by itself: several times as fast."""
+    """`by_identity` for functions of one `Same`, a key by itself: several times as fast."""
     cached = lru_cache(MOST)(function)
     _FORGET.append(cached.cache_clear)
     return cached

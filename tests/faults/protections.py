@@ -413,8 +413,8 @@ PROTECTIONS = (
     Protection(
         45,
         "a run that raises ends with that",
-        "engine/slots.py",
-        "            row = raised(run, error)\n",
+        "engine/jobs.py",
+        "            raised.setdefault(i, error)\n",
         "            raise\n",
         "test_raised.py",
     ),
@@ -422,8 +422,8 @@ PROTECTIONS = (
         45,
         "all that would have gone on from a run that raises are told",
         "engine/slots.py",
-        "zip(all_raised(one.trajectory, found), steps, strict=True)\n",
-        "zip([raised(one.run, found)], steps[:1], strict=True)\n",
+        "zip(all_raised(one.trajectory, mine), steps, strict=True)\n",
+        "zip(all_raised(one.trajectory[:1], mine), steps[:1], strict=True)\n",
         "test_trajectories.py::test_all_of_one_that_raises_on_its_way_are_told",
     ),
     Protection(
@@ -431,7 +431,7 @@ PROTECTIONS = (
         "all of a trajectory that cannot be drawn are told",
         "engine/slots.py",
         "                self.undrawn += all_raised(one, error)\n",
-        "                self.undrawn.append(raised(one[0], error))\n",
+        "                self.undrawn += all_raised(one[:1], error)\n",
         "test_trajectories.py::test_all_of_one_that_cannot_be_drawn_are_told",
     ),
     Protection(
