@@ -241,33 +241,35 @@ def test_a_curve_is_not_overwritten_by_the_host(accelerator):
         sweep(runs)
 
 
-def test_rows_of_a_mixed_batch_are_their_own(accelerator):
+def test_rows_of_a_mixed_batch_are_their_own():
     """Measurements at a padded size, at runs' own sizes, and on the host, of runs of several
     specs."""
 
     class OnHost(jk.Measurement):
         on_host = True
 
-        def measure(self, params, data):
-            return {"on_host": float(data.x[0, 0])}
+        def measure(self, start):
+            return {"on_host": float(start.w[0, 0])}
 
-    def first(params, data):
-        return data.x[0, 0]
+    def first(start):
+        return start.w[0, 0]
 
-    def neurons(params, data):
+    def neurons(params):
         return float(params.v.size)
 
-    some = [OnHost(), first, jk.Flips(), neurons]
-    runs = jk.grid(d=8, samples=6, width=[20, 21], seed=range(4), measure=some)
-    runs += jk.grid(d=8, samples=6, width=20, seed=range(4, 9), measure=[neurons, first])
-    (bucket,) = driver.plan(runs, jax.devices())
+    some = {"initialization": "torch", "init_scale": [1.0, 2.0], "d": 8, "samples": 6}
+    runs = jk.grid(**some, width=[20, 21], seed=range(4), measure=[first, jk.Flips(), neurons])
+    runs += jk.grid(**some, width=20, seed=range(4, 7), measure=[OnHost(), neurons, first])
+    (bucket,) = jk.plan_sweep(runs).buckets
+    bucket = replace(bucket, side_by_side=True).with_lanes(24)
     rows = chain(*run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally()))
     found = {row.run: row.values for row in rows}
     assert found.keys() == set(runs)
     for run, values in found.items():
-        point = float(jk.draw(run)[1].x[0, 0])
-        assert values["first"] == pytest.approx(point, rel=1e-6)
+        weight = float(jk.draw(run)[0].w[0, 0])
+        assert values["first"] == pytest.approx(weight, rel=1e-6)
         assert values["neurons"] == run.width
         if run.seed < 4:
-            assert values["on_host"] == pytest.approx(point, rel=1e-6)
             assert values["off_margin_count"] == round(6 * (1 - values["on_margin_share"]))
+        else:
+            assert values["on_host"] == pytest.approx(weight, rel=1e-6)
