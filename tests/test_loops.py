@@ -1,7 +1,5 @@
 """Loops that ask seldom whether they go on: the states of those that ask after every trip."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +59,7 @@ def test_searches_find_the_same(monkeypatch):
 
     one_at_a_time = jax.jit(jax.vmap(searched))(*given)
     monkeypatch.setattr(rays, "while_going", loops._several_at_a_time)
-    several = jax.jit(jax.vmap(partial(searched)))(*given)
+    several = jax.jit(jax.vmap(searched))(*given)
     for found, expected in zip(several, one_at_a_time, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert np.isfinite(several[0]).any()

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from cases import squared_norm, sweep
+from cases import refuse_to_draw, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import driver, ended, lanes, slots, streams
@@ -192,6 +192,30 @@ def test_rows_of_runs_that_raised_outlive_memory_that_runs_out(
         rows.extend(chain.from_iterable(run_bucket(bucket, queue, patched, Tally())))
     left = [run for one in (*queue, *caught.value.left) for run in one]
     assert sorted(run.seed for run in (*left, *(row.run for row in rows))) == list(range(12))
+
+
+def test_rows_of_runs_that_cannot_be_drawn_are_told_once(monkeypatch):
+    """Where memory runs out as a sweep that is stopped saves its runs, too."""
+
+    class FromNowOn(Event):
+        def is_set(self):
+            before = super().is_set()
+            self.set()
+            return before
+
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    for run in RUNS:
+        refuse_to_draw(monkeypatch, run.seed)
+    monkeypatch.setattr(slots.Slots, "save", full)
+    (bucket,) = jk.plan_sweep(RUNS).buckets
+    bucket = bucket.with_lanes(len(RUNS))
+    programs, rows = compile_bucket(bucket), []
+    found = run_bucket(bucket, deque(bucket.trajectories), programs, Tally(), FromNowOn())
+    with pytest.raises(OutOfMemory):
+        rows.extend(chain.from_iterable(found))
+    assert sorted(row.run.seed for row in rows) == list(range(12))
 
 
 def test_memory_that_runs_out_as_a_kept_network_is_fetched_takes_fewer_lanes(

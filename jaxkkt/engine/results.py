@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import h5netcdf
 import numpy as np
@@ -43,8 +43,6 @@ _ENGINE_ATTRIBUTES = {
     },
 }
 # Dimensions that a table always has, and the order of the others.
-T = TypeVar("T")
-
 _FIRST = ("d", "alpha", "samples", "width", "seed")
 
 
