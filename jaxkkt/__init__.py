@@ -3,54 +3,64 @@
 The names below are the public interface; the modules hold what each is made of.
 """
 
-from jaxkkt import (
-    adversarial,
-    datasets,
-    engine,
-    images,
-    kkt,
-    lazy,
-    losses,
-    measurements,
-    mixtures,
-    networks,
-    optimizers,
-    perturbations,
-    plotting,
-    protocols,
-    representations,
-    runs,
-    spans,
-    specs,
-    theory,
-    training,
-)
-from jaxkkt._version import __version__
-from jaxkkt.caching import keep_programs
-from jaxkkt.datasets import Dataset
-from jaxkkt.engine import (
-    Workers,
-    draw,
-    held_out,
-    landed,
-    load_network,
-    plan_sweep,
-    read_rows,
-    read_store,
-    summarize,
-    sweep,
-)
-from jaxkkt.measurements import Certificates, ClusterFlips, Flips, Ledger, Measurement, StepFlips
-from jaxkkt.networks import Params
-from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
-from jaxkkt.runs.grid import grid
-from jaxkkt.runs.run import Curve, Run
-from jaxkkt.single import train, train_through
-from jaxkkt.specs import data, initializations
-from jaxkkt.specs.base import Count, Number, Spec, from_json
-from jaxkkt.specs.networks import ReLU2
-from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
-from jaxkkt.training import Status
+from jaxkkt.garbage import importing
+
+with importing():
+    from jaxkkt import (
+        adversarial,
+        datasets,
+        engine,
+        images,
+        kkt,
+        lazy,
+        losses,
+        measurements,
+        mixtures,
+        networks,
+        optimizers,
+        perturbations,
+        plotting,
+        protocols,
+        representations,
+        runs,
+        spans,
+        specs,
+        theory,
+        training,
+    )
+    from jaxkkt._version import __version__
+    from jaxkkt.caching import keep_programs
+    from jaxkkt.datasets import Dataset
+    from jaxkkt.engine import (
+        Workers,
+        draw,
+        held_out,
+        landed,
+        load_network,
+        plan_sweep,
+        read_rows,
+        read_store,
+        summarize,
+        sweep,
+    )
+    from jaxkkt.measurements import (
+        Certificates,
+        ClusterFlips,
+        Flips,
+        Ledger,
+        Measurement,
+        StepFlips,
+    )
+    from jaxkkt.networks import Params
+    from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+    from jaxkkt.runs.grid import grid
+    from jaxkkt.runs.run import Curve, Run
+    from jaxkkt.single import train, train_through
+    from jaxkkt.specs import data, initializations
+    from jaxkkt.specs.base import Count, Number, Spec, from_json
+    from jaxkkt.specs.networks import ReLU2
+    from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
+    from jaxkkt.training import Status
 
 __all__ = [
     "Certificates",

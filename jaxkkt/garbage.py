@@ -24,6 +24,17 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
+def importing() -> Iterator[None]:
+    """`uncollected`, for imports, whose objects stay as long as the process. Afterwards they count
+    as old: the collector would go through all of them once more at the next few objects."""
+    with uncollected():
+        yield
+        if not gc.get_freeze_count():  # what somebody has frozen stays frozen
+            gc.freeze()
+            gc.unfreeze()
+
+
+@contextmanager
 def seldom_collected() -> Iterator[Callable[[], None]]:
     """`uncollected`, for what takes long and leaves some garbage: to call what this gives collects
     it, now and then. By itself the collector would look at all rows at every few thousand."""

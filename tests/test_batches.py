@@ -57,11 +57,20 @@ class TestPacking:
         assert layout.packed(numbers(jk.ReLU2(width=3))).shape == (layout.words,)
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_the_wanted_are_computed(side_by_side):
-    wanted = jnp.array([True, False, True])
-    found = over(lambda x: {"twice": 2 * x}, (jnp.arange(3.0),), wanted, side_by_side)["twice"]
-    assert found[wanted].tolist() == [0, 4]
+@pytest.mark.parametrize("side_by_side", [True, 2, False])
+def test_the_first_are_computed_and_on_a_core_no_others(side_by_side):
+    computed = []
+
+    def twice(x):
+        jax.debug.callback(lambda x: computed.append(float(x)), x)
+        return {"twice": 2 * x}
+
+    arguments = (jnp.arange(5.0),)
+    found = jax.jit(lambda n: over(twice, arguments, n, side_by_side)["twice"])(jnp.int32(3))
+    jax.effects_barrier()
+    assert found[:3].tolist() == [0, 2, 4]
+    assert len(found) == 5
+    assert sorted(computed) == ([0, 1, 2, 3, 4] if side_by_side else [0, 1, 2])
 
 
 class TestDraws:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxkkt import files, garbage
 from jaxkkt.files import write_whole
-from jaxkkt.garbage import seldom_collected, uncollected
+from jaxkkt.garbage import importing, seldom_collected, uncollected
 
 
 def test_the_order_of_writing(tmp_path, monkeypatch):
@@ -88,3 +88,19 @@ def test_a_long_task_is_collected_now_and_then(monkeypatch):
         collect()
         assert another() is not None
     assert gc.isenabled()
+
+
+def test_what_is_frozen_stays_frozen_while_modules_are_imported():
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with importing():
+            assert not gc.isenabled()
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
+    with importing():
+        made = [[] for _ in range(100)]
+    young = {id(one) for one in gc.get_objects(generation=0)}
+    assert gc.isenabled()
+    assert not young & {id(one) for one in made}

@@ -25,27 +25,30 @@ def hash_words(
     domain) makes of one and its place: of whole numbers, so its order is of no matter.
     """
     blocks = ((params.b[:, None], 0), (params.v[:, None], 1), (params.w, 2))
-    sums = [sum(_summed(*block, width, dim, by) for block in blocks) for by in _PLACES]
-    return jnp.stack(sums)
+    of_each = (_sums(*block, width, dim) for block in blocks)
+    return jnp.stack([sum(ones) for ones in zip(*of_each, strict=True)])
 
 
-def _summed(
-    block: Float[Array, "k n"],
-    first: int,
-    width: Int[Array, ""],
-    dim: Int[Array, ""],
-    by: Sequence[int],
-) -> UInt32[Array, ""]:
-    """Of a block of columns that begins with this one."""
+def _sums(
+    block: Float[Array, "k n"], first: int, width: Int[Array, ""], dim: Int[Array, ""]
+) -> Sequence[UInt32[Array, ""]]:
+    """Of a block of columns that begins with this one: one sum a hash, in one pass over it."""
     words = jax.lax.bitcast_convert_type(block, jnp.uint32).reshape(*block.shape, -1)
     row, column, part = (
         jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) for axis in range(words.ndim)
     )
-    told = [np.uint32(one) for one in by]
-    place = row * told[0] + (column + np.uint32(first)) * told[1] + part * told[2]
     columns = dim.astype(jnp.uint32) if first == 2 else np.uint32(1)
     real = (row < width.astype(jnp.uint32)) & (column < columns)
-    return jnp.sum(jnp.where(real, _mixed(words + place), np.uint32(0)), dtype=jnp.uint32)
+    nothing = np.uint32(0)
+
+    def mixed(by: Sequence[int]) -> Array:
+        told = [np.uint32(one) for one in by]
+        place = row * told[0] + (column + np.uint32(first)) * told[1] + part * told[2]
+        return jnp.where(real, _mixed(words + place), nothing)
+
+    some = [mixed(by) for by in _PLACES]
+    add = partial(jax.tree.map, jnp.add)
+    return jax.lax.reduce(some, [nothing] * len(some), add, range(words.ndim))
 
 
 def _mixed(words: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
