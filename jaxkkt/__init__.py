@@ -5,6 +5,7 @@ The names below are the public interface; the modules hold what each is made of.
 
 from jaxkkt.garbage import importing
 
+# The collector would look at all that these make again and again, a sixth of the time.
 with importing():
     from jaxkkt import (
         adversarial,

@@ -1,12 +1,11 @@
 """Functions of one run, applied to several at once."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 
 def at(place: Int[Array, ""], stacked: Array) -> Array:
@@ -22,14 +21,14 @@ def put(place: Int[Array, ""], stacked: Array, one: Array) -> Array:
 def over(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
-    count: Int[Array, ""],
+    wanted: Bool[Array, " n"],
     side_by_side: bool | int,
 ) -> Any:
-    """Traced: the function of each of several arguments, stacked along a leading axis; anything of
-    those beyond the first `count`.
+    """Traced: the function of each of n arguments, stacked along a leading axis; of those that are
+    not `wanted` anything.
 
     `side_by_side` computes all at once, as accelerators like it, or so many. Else one after the
-    other, up to that count: a core's cache holds one, a search ends with its own last
+    other, and of the unwanted nothing: a core's cache holds one, a search ends with its own last
     trip, and bits are those of one alone, wherever it stands.
     """
     if side_by_side is True:
@@ -37,11 +36,12 @@ def over(
     if side_by_side:
         return jax.lax.map(lambda some: function(*some), arguments, batch_size=side_by_side)
     like = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], arguments))
-    many = len(jax.tree.leaves(arguments)[0])
-    nothing = jax.tree.map(lambda a: jnp.zeros((many, *a.shape), a.dtype), like)
 
-    def one(i: Int[Array, ""], found: Any) -> Any:
-        result = function(*jax.tree.map(partial(at, i), arguments))
-        return jax.tree.map(partial(put, i), found, result)
+    def nothing(_: Any) -> Any:
+        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
 
-    return jax.lax.fori_loop(0, count, one, nothing)
+    def one(item: tuple[Array, Any]) -> Any:
+        asked, args = item
+        return jax.lax.cond(asked, lambda some: function(*some), nothing, args)
+
+    return jax.lax.map(one, (wanted, arguments))

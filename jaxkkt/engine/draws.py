@@ -215,8 +215,7 @@ def draw_program(
         return start, data, valid
 
     def draw_all(rows: Int[Array, "n w"]) -> Any:
-        count = jnp.sum(rows[:, 0] < slots, dtype=jnp.int32)
-        return over(one, (rows,), count, side_by_side)
+        return over(one, (rows,), rows[:, 0] < slots, side_by_side)
 
     lowered: Any = jax.jit(draw_all).lower(jax.ShapeDtypeStruct(rows, np.int32))
     return lowered.compile(compiler_options=quick_options(here.device.platform))

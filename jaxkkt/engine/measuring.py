@@ -230,7 +230,7 @@ def measure_program(
             return layout.pack(one(words, mine, beside if shared else given[0]))
 
         arguments = (places, words) if shared else (places, words, beside)
-        return over(packed, arguments, jnp.sum(places >= 0, dtype=jnp.int32), at_once)
+        return over(packed, arguments, places >= 0, at_once)
 
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)

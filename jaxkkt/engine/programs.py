@@ -286,8 +286,7 @@ def _decode(
         found, told = _ended(slot, bucket=bucket, rows=rows)
         return found, ending.pack(told)
 
-    count = jnp.sum(places < bucket.slots, dtype=jnp.int32)
-    return over(one, (places, states), count, bucket.side_by_side)
+    return over(one, (places, states), places < bucket.slots, bucket.side_by_side)
 
 
 def _lead(places: Array, batch: Slot, *, bucket: Bucket, rows: Rows) -> Any:
