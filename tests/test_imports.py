@@ -12,8 +12,7 @@ def test_importing_the_package_does_not_load_pyplot():
 
 
 def test_importing_the_package_leaves_its_objects_to_the_oldest_generation():
-    """Collecting while its objects are made, and all of them again at the next few, took a third of
-    the time."""
+    """Else the collector goes through them while they are made, and once more at the next few."""
     code = """
 import gc
 collections = []
