@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from time import monotonic, sleep
 
 import pytest
@@ -368,26 +367,44 @@ def test_a_run_that_kills_its_worker_ends_with_that(tmp_path):
     assert len(rows_in(tmp_path / "out")) == 4
 
 
+class Deadly:
+    """Workers of which two are killed, each the first time that it does a certain task."""
+
+    def __init__(self, workers, folder):
+        self.workers, self.folder, self.tasks = workers, folder, 0
+
+    def submit(self, function, *args):
+        self.tasks += 1
+        if self.tasks in (1, 3):
+            args = (str(self.folder / f"killed{self.tasks}"), function, *args)
+            function = killed_in_the_middle
+        return self.workers.submit(function, *args)
+
+
+def killed_in_the_middle(path, function, *args):
+    """Kills its own process the first time, when it has the first rows of a task."""
+    run_streams = executors.run_streams
+
+    def then_kill(*args):
+        for rows in run_streams(*args):
+            yield rows
+            kill(path=path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(executors, "run_streams", then_kill)
+        return function(*args)
+
+
 @pytest.mark.slow
-def test_a_killed_worker_loses_no_row(tmp_path):
-    """One of two is killed in the middle; the rows are those of a serial sweep."""
+@pytest.mark.usefixtures("one_lane")
+def test_a_killed_worker_loses_no_row(tmp_path, monkeypatch):
+    """One of two is killed in the middle, twice; the rows are those of a serial sweep."""
     runs = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(6))
-    whole, killed = sweep(runs), []
+    whole = sweep(runs)
+    monkeypatch.setattr(executors, "SHARE_PER_TASK", 1 / 5)
     with Workers(2) as workers:
-        add = jk.engine.stored.Stored.add
-
-        def then_kill(self, row):
-            add(self, row)
-            if len(killed) < 2 and len(self.rows) >= (3, 9)[len(killed)]:
-                pool = workers._pool  # none, or without processes, while it is replaced
-                others = set(getattr(pool, "_processes", None) or ()) - set(killed)
-                if others:
-                    with suppress(ProcessLookupError):  # ended with its pool: the next row tries
-                        os.kill(min(others), signal.SIGKILL)
-                        killed.append(min(others))
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(jk.engine.stored.Stored, "add", then_kill)
-            table = sweep(runs, store=tmp_path, executor=workers)
-    assert len(killed) == 2
+        deadly = Deadly(workers, tmp_path)
+        table = sweep(runs, store=tmp_path / "store", executor=deadly)
+    assert sorted(path.name for path in tmp_path.glob("killed*")) == ["killed1", "killed3"]
+    assert deadly.tasks > 3
     xr.testing.assert_identical(table, whole)
