@@ -239,7 +239,7 @@ def _memory() -> float:
 
 
 def uneven(count: int) -> dict[str, Any]:
-    """Small runs that take from 200 to 600 steps, in an order that tells nothing of it."""
+    """Small runs that take from 200 to 500 steps, in an order that tells nothing of it."""
     deltas = np.geomspace(0.01, 0.08, 8)
     runs = [
         run.replace(protocol=jk.flow_protocol(delta=float(deltas[run.seed % len(deltas)])))

@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cases import sweep
 
@@ -19,6 +20,7 @@ from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.telling import Rows
 from jaxkkt.specs.same import by_identity
 
 SHAPES = ((7, 9, 21), (16, 16, 32), (256, 256, 256))
@@ -106,6 +108,22 @@ class TestDraws:
         (run,) = jk.grid(data=jk.data.Clusters(d=9, samples=12, clusters=2), width=5, seed=0)
         assert None not in drawing_of(run, (12, 9, 5)).specs
         assert drawing_of(run, (16, 16, 16)).specs[1] is None
+
+    def test_are_one_program_for_most_ways_to_train(self):
+        ways = [
+            {"protocol": jk.flow_protocol()},
+            {"protocol": jk.lazy.lazy_flow(2.0), "initialization": "torch"},
+            {"optimizer": jk.optimizer(optax.adam, learning_rate=0.01)},
+            {"curve": jk.Curve([-1.0])},
+        ]
+        programs, rows = set(), []
+        for way in ways:
+            (bucket,) = jk.plan_sweep(jk.grid(d=9, samples=7, width=21, seed=0, **way)).buckets
+            rows.append(Rows.of(bucket))
+            (drawing,) = rows[-1].drawings.values()
+            programs.add((drawing, bucket.turn, rows[-1].words))
+        assert len({one.how for one in rows}) == len(ways)
+        assert len(programs) == 1
 
     def test_own_arrays_and_draws_that_cannot_be_traced_are_the_hosts(self):
         class Odd(jk.data.Distribution):

@@ -230,7 +230,7 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
     ]
     assert all(row["training alone"] < row["sweep, ms a run"] for row in record["shapes"])
     assert record["store"][0]["runs"] == 100
-    assert 2 * record["uneven"][0]["fewest steps"] < record["uneven"][0]["most steps"]
+    assert 1.5 * record["uneven"][0]["fewest steps"] < record["uneven"][0]["most steps"]
     assert 0 < record["accelerator"][0]["dispatches a run"] < 1
     padding = [row["padding"] for row in record["search"]]
     assert 0.9 > padding[0] > padding[-1]

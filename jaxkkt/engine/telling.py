@@ -18,6 +18,9 @@ from jaxkkt.training import Pause
 _SIZES = SIZES.words
 # Up to the seed: slot, number and seed are all in which runs of the same specs differ.
 _SEEDS = Sizes._fields.index("seed") + 1
+# The words of a row, in all: a multiple of so many. A row is what draws are compiled for, and so
+# they are the same programs for most ways to train.
+_WORDS = 32
 
 
 class How(NamedTuple):
@@ -61,7 +64,8 @@ class Rows(NamedTuple):
 
     @property
     def words(self) -> int:
-        return _SIZES + self.room + self.how.words
+        needed = _SIZES + self.room + self.how.words
+        return needed + -needed % _WORDS
 
     def drawing(self, run: Run) -> Drawing:
         return _drawing(self, run.apart_from_seed)
@@ -122,9 +126,12 @@ def _words(rows: Rows, moment: int, specs: Same) -> np.ndarray:
     run = Run.of_fields(*specs)
     drawn = rows.drawing(run).packed(run.initialization, run.data)
     how = _how(run.protocol, run.curve, moment, rows.resumes)
-    sizes = np.array([run.samples, run.d, run.width], np.int32)
-    room = np.zeros(rows.room - len(drawn), np.int32)
-    return np.concatenate([sizes, drawn, room, Layout.of(how).packed(how)])
+    found = np.zeros(rows.words, np.int32)
+    found[_SEEDS:_SIZES] = run.samples, run.d, run.width
+    found[_SIZES : _SIZES + len(drawn)] = drawn
+    first = _SIZES + rows.room
+    found[first : first + rows.how.words] = rows.how.packed(how)
+    return found[_SEEDS:]
 
 
 def _how(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> How:
