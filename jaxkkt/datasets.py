@@ -160,12 +160,12 @@ def _draw(
     live = jnp.arange(m, dtype=jnp.int32) < samples
     columns = jnp.arange(d, dtype=jnp.int32) < dim
 
-    key_x, key_y = jax.random.split(key)
+    key_x, key_y = jax.random.split(unrolled(key))
 
     # A row's draws, and so the data, do not depend on how many rows and columns are padded on.
     def row(i: Array) -> tuple[Array, Array]:
         return (
-            jax.random.normal(unrolled(jax.random.fold_in(key_x, i)), (d,)),
+            jax.random.normal(jax.random.fold_in(key_x, i), (d,)),
             jax.random.bits(jax.random.fold_in(key_y, i), dtype="uint32"),
         )
 

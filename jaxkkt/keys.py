@@ -1,6 +1,6 @@
 """Keys whose random numbers a CPU draws faster, the same numbers."""
 
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -10,21 +10,31 @@ import numpy as np
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 from jaxtyping import Array, PRNGKeyArray
 
-# Threefry-2x32: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+THREEFRY = "threefry2x32"
+# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
 def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The same key for one large draw: its random numbers are the same, to the bit.
+    """The same key, and so are the random numbers and the keys made from it, to the bit.
 
     On a CPU JAX writes the rounds of Threefry as a loop, which XLA does not vectorize. Without the
-    loop bits take a third of the time, and twice as long to compile: a key that draws few numbers
-    is better left alone. A key of another kind comes back as it is.
+    loop bits take a third of the time. `jax.random.poisson` refuses such a key. A key of another
+    kind comes back as it is, as do all under `jax_threefry_partitionable=False`.
     """
-    if str(jax.random.key_impl(key)) != "threefry2x32":
+    partitionable: Any = jax.config
+    if not partitionable.jax_threefry_partitionable or str(jax.random.key_impl(key)) != THREEFRY:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_unrolled())
+
+
+def folded(key: PRNGKeyArray, *numbers: Any) -> PRNGKeyArray:
+    """`jax.random.fold_in` by one number after the other: a key of the same kind."""
+    found = unrolled(key)
+    for number in numbers:
+        found = jax.random.fold_in(found, number)
+    return jax.random.wrap_key_data(jax.random.key_data(found), impl=jax.random.key_impl(key))
 
 
 @cache
@@ -33,27 +43,48 @@ def _unrolled() -> Any:
     return define_prng_impl(
         key_shape=like.key_shape,
         seed=like.seed,
-        split=like.split,
-        fold_in=like.fold_in,
+        split=_split,
+        fold_in=_fold_in,
         random_bits=_random_bits,
-        name="threefry2x32 unrolled",
+        name=f"{THREEFRY} unrolled",
         tag="unrolled",
     )
 
 
+@partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     """As many random words of so many bits: word i is the hash of i by the key."""
-    size = prod(shape)
-    if size >= 2**32:
+    if prod(shape) >= 2**32:
         return threefry_prng_impl.random_bits(key, width, shape)
-    low = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    first, second = _threefry(key[0], key[1], jnp.zeros_like(low), low)
+    first, second = _hashed(key, _places(shape))
     if width == 64:
         joined = (first.astype(jnp.uint64) << 32) | second.astype(jnp.uint64)
         return jax.lax.optimization_barrier(joined)
     # Without the barrier XLA computes the hash again for all that is made of it.
     bits = jax.lax.optimization_barrier(first ^ second)
     return bits.astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
+
+
+@partial(jax.jit, inline=True)
+def _fold_in(key: Array, number: Array) -> Array:
+    """The key for a number: its hash."""
+    hashed = _hashed(key, jnp.asarray(number, jnp.uint32))
+    return jax.lax.optimization_barrier(jnp.stack(hashed))
+
+
+@partial(jax.jit, static_argnums=1, inline=True)
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    """As many keys: the i-th is the hash of i."""
+    return jax.lax.optimization_barrier(jnp.stack(_hashed(key, _places(shape)), axis=-1))
+
+
+def _places(shape: tuple[int, ...]) -> Array:
+    return jax.lax.iota(jnp.uint32, prod(shape)).reshape(shape)
+
+
+def _hashed(key: Array, number: Array) -> tuple[Array, Array]:
+    """The two words that a key makes of each number."""
+    return _threefry(key[0], key[1], jnp.zeros_like(number), number)
 
 
 def _threefry(key: Array, other: Array, first: Array, second: Array) -> tuple[Array, Array]:

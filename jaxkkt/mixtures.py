@@ -107,7 +107,7 @@ def sample(
         raise ValueError(
             f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
         )
-    cluster_key, noise_key = jax.random.split(key)
+    cluster_key, noise_key = jax.random.split(unrolled(key))
     drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
     y = labels[drawn]
     both = jnp.argmax((jnp.max(y, axis=1) > 0) & (jnp.min(y, axis=1) < 0))

@@ -38,9 +38,9 @@ def gaussian_rows(
         raise ValueError(f"{first + count} vectors span {first + count} columns, got {columns}")
     if not isinstance(d, jax.core.Tracer) and d < first + count:
         raise ValueError(f"{first + count} vectors are in general position from d on, got d = {d}")
-    normal_key, chi_key = jax.random.split(key)
+    normal_key, chi_key = jax.random.split(unrolled(key))
     row, column = jnp.arange(first, first + count)[:, None], jnp.arange(columns)[None]
-    normal = jax.random.normal(unrolled(normal_key), (count, columns))
+    normal = jax.random.normal(normal_key, (count, columns))
     freedom = jnp.asarray(d, normal.dtype) - row.astype(normal.dtype)
     rest = jnp.sqrt(2 * jax.random.gamma(chi_key, freedom / 2, (count, 1), normal.dtype))
     return jnp.where(column < row, normal, jnp.where(column == row, rest, 0))
@@ -55,7 +55,7 @@ def sphere(
     """
     if samples < 2:
         raise ValueError(f"need at least 2 samples, one of each label, got {samples}")
-    key_x, key_y = jax.random.split(key)
+    key_x, key_y = jax.random.split(unrolled(key))
     x = gaussian_rows(key_x, samples, samples, d)
     draws = jax.random.rademacher(key_y, (32, samples), x.dtype)
     both = jnp.argmax((jnp.max(draws, axis=1) > 0) & (jnp.min(draws, axis=1) < 0))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxkkt import datasets, mixtures, networks, spans
-from jaxkkt.keys import unrolled
+from jaxkkt.keys import folded, unrolled
+from jaxkkt.specs.data.base import fold
 
 KEY = jax.random.key(20)
 SHAPES = [(), (1,), (7,), (3, 5), (2, 300, 9)]
@@ -42,17 +43,33 @@ def test_under_jit_and_vmap_and_of_keys_made_from_it():
     keys = jax.random.split(KEY, 4)
     some = jax.jit(jax.vmap(lambda key: jax.random.normal(unrolled(key), (6,))))(keys)
     np.testing.assert_array_equal(some, jnp.stack([jax.random.normal(key, (6,)) for key in keys]))
-    for mine, own in zip(jax.random.split(unrolled(KEY)), jax.random.split(KEY), strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(mine), jax.random.key_data(own))
-    folded = jax.random.fold_in(unrolled(KEY), 9)
-    np.testing.assert_array_equal(
-        jax.random.key_data(folded), jax.random.key_data(jax.random.fold_in(KEY, 9))
-    )
+    for shape in ((), 1, 2, (3, 4)):
+        for mine in (unrolled(KEY), unrolled(folded(KEY, 5))):
+            own = jax.random.wrap_key_data(jax.random.key_data(mine))
+            for make in (jax.random.split, lambda key, n: jax.random.fold_in(key, np.sum(n))):
+                keys = make(mine, shape), make(own, shape)
+                np.testing.assert_array_equal(*map(jax.random.key_data, keys))
+
+
+def test_folded_is_jaxs_own_key():
+    found = folded(KEY, 9, 2**32 - 1, jnp.int32(4))
+    own = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(KEY, 9), 2**32 - 1), 4)
+    assert found == own
+    assert found.dtype == own.dtype
+    assert jax.random.poisson(found, 3.0) == jax.random.poisson(own, 3.0)
+
+
+def test_gamma_variates_are_those_of_the_key():
+    found, own = (jax.random.gamma(key, 2.5, (20,)) for key in (unrolled(KEY), KEY))
+    np.testing.assert_array_equal(found, own)
 
 
 def test_keys_of_another_kind_stay():
     other = jax.random.key(0, impl="rbg")
     assert unrolled(other) is other
+    assert folded(other, 3) == jax.random.fold_in(other, 3)
+    with jax.threefry_partitionable(False):  # other numbers, by other means
+        assert unrolled(KEY) is KEY
     raw = jax.random.PRNGKey(3)
     np.testing.assert_array_equal(jax.random.bits(unrolled(raw), (5,)), jax.random.bits(raw, (5,)))
 
@@ -65,11 +82,18 @@ def test_keys_of_another_kind_stay():
         lambda key: datasets.sphere(key, 40, 30).x,
         lambda key: mixtures._normal(key, 40, 30, None),
         lambda key: spans.gaussian_rows(key, 4, 30, 100.0),
+        lambda key: spans.sphere(key, 40, 100.0),
+        lambda key: mixtures.sample(key, np.eye(2).tolist(), [1.0, -1.0], 1.0, 40),
+        lambda key: fold(key, "data", 40, 30),
     ],
-    ids=["torch", "gaussian", "points", "clusters", "span"],
+    ids=["torch", "gaussian", "points", "clusters", "span", "sphere", "mixture", "a run's key"],
 )
-def test_large_draws_have_no_loop(draw):
-    """Of the numbers themselves: keys are still made by loops, which touch no array of 30."""
+def test_no_draw_loops_over_rounds(draw):
+    """Such a loop carries four rotations, twice."""
+    assert "4xui32>, tensor<4xui32>" in _loops(lambda key: jax.random.bits(key, (40, 30)))
+    assert "4xui32>" not in _loops(draw)
+
+
+def _loops(draw) -> str:
     program = jax.jit(draw).lower(KEY).as_text()
-    loops = [line for line in program.splitlines() if "stablehlo.while" in line]
-    assert not [line for line in loops if "40x3" in line or "4x30" in line]
+    return "\n".join(line for line in program.splitlines() if "stablehlo.while" in line)

@@ -103,9 +103,10 @@ def _draw(
     shape: tuple[int, int] | None,
 ) -> Params:
     k, d = check_sizes(shape, width=width, dimension=dim)
+    key = unrolled(key)
 
     def row(j: Array) -> Array:
-        return draw(unrolled(jax.random.fold_in(key, j)), (d + 2,))
+        return draw(jax.random.fold_in(key, j), (d + 2,))
 
     rows = jax.vmap(row)(jnp.arange(k))
     live = jnp.arange(k, dtype=jnp.int32) < width

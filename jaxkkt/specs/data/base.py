@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
+from jaxkkt.keys import folded
 from jaxkkt.specs.base import Spec, described
 
 HELD_OUT = 256
@@ -120,9 +121,7 @@ class Sized(Data):
 
 def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
     """A key of its own for every tag and numbers."""
-    for number in (crc32(tag.encode()), *numbers):
-        key = jax.random.fold_in(key, number)
-    return key
+    return folded(key, crc32(tag.encode()), *numbers)
 
 
 def round_up(size: int) -> int:
