@@ -7,7 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_info
 
 import jaxkkt as jk
 from jaxkkt.engine import buckets, executors
+from jaxkkt.engine import devices as engine_devices
 from jaxkkt.engine.devices import cores, devices, environment, using
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
@@ -446,3 +447,15 @@ def test_blas_runs_on_one_thread():
     assert sweep(runs).threads.item() == 1
     with ThreadPoolExecutor(1) as executor:
         assert sweep(runs, executor=executor).threads.item() == 1
+
+
+def test_libraries_that_came_with_an_import_are_looked_for(monkeypatch):
+    looks = []
+    look = engine_devices.ThreadpoolController
+    monkeypatch.setattr(engine_devices, "ThreadpoolController", lambda: looks.append(1) or look())
+    for imported in (["one"], [], ["two"]):
+        for name in imported:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        with engine_devices.alone():
+            pass
+    assert len(looks) == 2

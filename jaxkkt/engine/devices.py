@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from jaxkkt._version import __version__
 from jaxkkt.specs.identity import PACKAGE, digest_of_code
@@ -132,7 +132,14 @@ def _name(path: Path) -> str:
 def alone() -> AbstractContextManager[Any]:
     """Decompositions and NumPy's products run on one thread each: they too are rounded by how they
     are split, and would be split among the cores there are."""
-    return threadpool_limits(1, "blas")
+    return _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
+
+
+@lru_cache(maxsize=1)
+def _libraries(_: int) -> ThreadpoolController:
+    """Those that this process has loaded, by how many modules it has imported: to look for them
+    takes as long as a small sweep's plan."""
+    return ThreadpoolController()
 
 
 def settings() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Numbers packed into one array: many small ones cross between host and device in one transfer."""
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -93,6 +93,7 @@ def rows_of(columns: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any
     return [dict(zip(columns, some, strict=True)) for some in values]
 
 
+@cache
 def _kept_as(dtype: str) -> Any:
     """The type of whole words that holds another."""
     kind = np.dtype(dtype)
@@ -101,6 +102,7 @@ def _kept_as(dtype: str) -> Any:
     return np.dtype(np.float32 if kind.kind == "f" else np.int32)
 
 
+@cache
 def _words(shape: tuple[int, ...], dtype: str) -> int:
     return prod(shape) * (_kept_as(dtype).itemsize // WORD)
 
