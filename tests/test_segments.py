@@ -194,6 +194,22 @@ def test_other_settings_are_refused_unless_they_may_mix(tmp_path):
         assert len(found["a"]) == 2
 
 
+def test_where_no_row_is_there_no_name_is_asked_for(tmp_path):
+    asked = []
+
+    def names():
+        for name in "ab":
+            asked.append(name)
+            yield name
+
+    with Store(tmp_path).writing(SETTINGS) as writer:
+        assert Store(tmp_path).landed(names(), SETTINGS) == {}
+        assert not asked
+        writer.add("b", 1)
+    assert list(Store(tmp_path).landed(names(), SETTINGS)) == ["b"]
+    assert asked == ["a", "b"]
+
+
 class TestOneWriter:
     def test_a_second_is_told_who_holds_it(self, tmp_path):
         with Store(tmp_path).writing(SETTINGS):

@@ -225,6 +225,12 @@ class TestStore:
             assert opened.flip_size.attrs["units"]
             assert "jaxlib" in opened.attrs["versions"]
 
+    def test_the_results_file_and_what_is_returned_are_made_once(self, tmp_path, monkeypatch):
+        made, make = [], stored.results.dataset
+        monkeypatch.setattr(stored.results, "dataset", lambda *a: made.append(a) or make(*a))
+        sweep(RUNS, store=tmp_path)
+        assert len(made) == 1
+
     def test_saving_asks_nobody_for_a_lock(self, tmp_path, monkeypatch):
         """A Dask client that is open would be asked, and a sweep never end."""
 

@@ -61,14 +61,17 @@ class Stored:
         self.lacking: dict[Run, Known] = {}  # those that ended, but lack measurements
         # What the others were computed with.
         self._settings: dict[Run, Mapping[str, Any]] = {}
+        self._table: xr.Dataset | None = None  # of the rows that are there
         self._read()
 
     @uncollected()
     def _read(self) -> None:
         self.lacking.clear()
-        found = self._store.landed({run.name for run in self._sweep}, self._here, self._mix)
+        self._table = None
+        found = self._store.landed((run.name for run in self._sweep), self._here, self._mix)
         if not found:
             self._refuse_strangers(self._sweep)
+            return
         for run in self._runs:
             one = known(run, found.get(run.name, []))
             if one is None:
@@ -89,6 +92,7 @@ class Stored:
                 gone.append(run)
         for run in gone:
             self.rows.pop(run, None)
+        self._table = None
 
     @contextmanager
     def writing(self, part: str, kept: Set[Run]) -> Iterator[None]:
@@ -125,6 +129,7 @@ class Stored:
                 self._store.save_network(row.run.name, row.network, row.kept)
         self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])
         self._drop_checkpoints([row.run for row in rows])
+        self._table = None
         for row in rows:
             self.rows[row.run] = row.without_network()
             self._settings.pop(row.run, None)
@@ -174,13 +179,16 @@ class Stored:
     @uncollected()
     def table(self) -> xr.Dataset:
         """What has landed, in the order of the runs; ValueError where nothing has."""
-        rows = [self.rows[run] for run in self._runs if run in self.rows]
-        if not rows:
-            raise ValueError(
-                f"no row of these runs has landed in {self._store.folder}: sweep them there first"
-            )
-        settings = [self._settings.get(row.run, self._here) for row in rows]
-        return results.dataset(entries_of(rows, settings), self._told)
+        if self._table is None:
+            rows = [self.rows[run] for run in self._runs if run in self.rows]
+            if not rows:
+                raise ValueError(
+                    f"no row of these runs has landed in {self._store.folder}: sweep them there "
+                    "first"
+                )
+            settings = [self._settings.get(row.run, self._here) for row in rows]
+            self._table = results.dataset(entries_of(rows, settings), self._told)
+        return self._table
 
     def refresh_results(self, table: xr.Dataset) -> None:
         """Writes the results file of a store that had all rows, where it has another one.

@@ -1,7 +1,7 @@
 """The folder where rows land: segments of rows, kept networks, checkpoints of long runs."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,16 +76,18 @@ class Store:
         return [Record(name, value, s) for s in self.segments() for name, value in s.rows]
 
     def landed(
-        self, names: Collection[str], settings: Mapping[str, Any], mix: bool = False
+        self, names: Iterable[str], settings: Mapping[str, Any], mix: bool = False
     ) -> dict[str, list[Record]]:
-        """The rows of these names, each name's in the order in which they landed.
+        """The rows of these names, each name's in the order in which they landed. Where no row is
+        there nobody asks for a name.
 
         Raises ValueError naming what differs where one of them was computed with other settings,
         unless they may `mix`: then such rows come before those of the same settings.
         """
         self._refuse_old()
-        wanted, same = set(names), plain(settings)
-        mine = [record for record in self.records() if record.name in wanted]
+        records = self.records()
+        wanted, same = set(names) if records else set(), plain(settings)
+        mine = [record for record in records if record.name in wanted]
         segments = {id(record.segment): record.segment for record in mine}
         ours = {key for key, segment in segments.items() if segment.about["settings"] == same}
         others = [record for record in mine if id(record.segment) not in ours]
