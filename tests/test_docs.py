@@ -90,6 +90,16 @@ def test_workers_of_this_machine(tmp_path):
 
 
 @pytest.mark.slow
+def test_processes_that_share_a_device(tmp_path):
+    (script,) = blocks("machines.md")[1]
+    path = tmp_path / "million.py"
+    path.write_text(script.replace("1_000_000", "5"))
+    shards = [subprocess.Popen([sys.executable, path, f"{i}/2"], cwd=tmp_path) for i in (1, 2)]
+    assert [shard.wait(500) for shard in shards] == [0, 0]
+    assert jk.read_store(tmp_path / "out").sizes["seed"] == 5
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_the_theory_of_a_kkt_point(capsys):
     (one, swept), _ = blocks("theory.md")
