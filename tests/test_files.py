@@ -96,7 +96,7 @@ def test_what_is_frozen_stays_frozen_while_modules_are_imported():
         count = gc.get_freeze_count()
         with importing():
             assert not gc.isenabled()
-        assert gc.get_freeze_count() == count > 0
+        assert gc.get_freeze_count() > count / 2 > 0  # some may be gone meanwhile
     finally:
         gc.unfreeze()
     with importing():

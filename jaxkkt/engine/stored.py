@@ -24,7 +24,7 @@ from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
-from jaxkkt.runs.columns import values_of
+from jaxkkt.runs.columns import distinct, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE, only_writer
@@ -44,7 +44,8 @@ class Stored:
     """The rows of `runs`, all of a `sweep` or a share, in a folder, and where the others land.
 
     Raises ValueError where the folder holds rows of other runs alone, if they have not all raised,
-    or some of these with other settings that may not `mix`.
+    or some of these with other settings that may not `mix`, and where it cannot be told what a run
+    computes.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Stored:
     ) -> None:
         self._store, self._runs, self._sweep = Store(folder), runs, sweep
         self._told, self._mix, self._here = settings, mix, plain(environment())
+        for run in distinct(sweep):
+            run.identity  # noqa: B018  raises where it cannot be told
         self.rows: dict[Run, Row] = {}
         self.lacking: dict[Run, Known] = {}  # those that ended, but lack measurements
         # What the others were computed with.
