@@ -344,6 +344,7 @@ def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
     return set(keep)
 
 
+@uncollected()
 def _share(
     buckets: Sequence[Bucket], runs: Sequence[Run], shard: Shard | None
 ) -> tuple[tuple[Bucket, ...], list[Run], str]:
