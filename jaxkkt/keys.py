@@ -75,6 +75,8 @@ def _fold_in(key: Array, number: Array) -> Array:
 @partial(jax.jit, static_argnums=1, inline=True)
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     """As many keys: the i-th is the hash of i."""
+    if prod(shape) >= 2**32:
+        return threefry_prng_impl.split(key, shape)
     return jax.lax.optimization_barrier(jnp.stack(_hashed(key, _places(shape)), axis=-1))
 
 

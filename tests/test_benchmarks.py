@@ -238,6 +238,16 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_processes_that_share_a_device_are_timed(tmp_path, capsys):
+    options = ["--runs", "5", "--processes", "2", "--out", str(tmp_path)]
+    assert throughput.main(options) == 0
+    (row,) = json.loads((tmp_path / "shared.json").read_text())["shared"]
+    assert (row["runs"], row["processes"]) == (5, 2)
+    assert 0 < row["cached, ms a run"] == 200 * row["cached, s"]
+    assert "| processes |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_gradients_in_blocks_are_timed_beside_those_at_once(tmp_path, monkeypatch, capsys):
     traced = []
     joined = representations._joined

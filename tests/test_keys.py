@@ -97,3 +97,9 @@ def test_no_draw_loops_over_rounds(draw):
 def _loops(draw) -> str:
     program = jax.jit(draw).lower(KEY).as_text()
     return "\n".join(line for line in program.splitlines() if "stablehlo.while" in line)
+
+
+@pytest.mark.parametrize("make", [jax.random.bits, jax.random.split], ids=["bits", "keys"])
+def test_more_than_a_word_counts_are_jaxs_own(make):
+    assert "4xui32>" in _loops(lambda key: make(unrolled(key), (2**16, 2**16)))
+    assert "4xui32>" not in _loops(lambda key: make(unrolled(key), (2**15, 2**16)))
