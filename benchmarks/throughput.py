@@ -12,7 +12,6 @@
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +30,6 @@ import numpy as np
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.caching import VARIABLE, keep_programs
 from jaxkkt.engine import draws, measuring, merging, slots
 from jaxkkt.engine.buckets import Bucket, padding_share, plan
 from jaxkkt.engine.devices import alone
@@ -231,46 +229,6 @@ def large(count: int) -> dict[str, Any]:
     }
 
 
-def shared(count: int, processes: int) -> dict[str, Any]:
-    """So many runs of the smallest shape into one store, by processes that share this device, a
-    shard each: all of their time, the start of Python included, without a cache of programs and
-    with one."""
-    program = [sys.executable, "-m", "benchmarks.throughput", "--runs", str(count)]
-    # Of a GPU each takes its part of the memory, and no more.
-    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / processes:.3f}"}
-    row: dict[str, Any] = {"runs": count, "processes": processes}
-    with tempfile.TemporaryDirectory() as kept:
-        for name in ("seconds", "cached, s"):
-            with tempfile.TemporaryDirectory() as folder:
-                started = time.perf_counter()
-                shards = [
-                    subprocess.Popen(
-                        [*program, "--shard", f"{i}/{processes}", "--store", folder],
-                        env={
-                            **os.environ,
-                            **share,
-                            VARIABLE: kept,
-                            "JAX_COMPILATION_CACHE_DIR": "",
-                        },
-                        stdout=subprocess.PIPE,
-                    )
-                    for i in range(1, processes + 1)
-                ]
-                told = [shard.communicate()[0] for shard in shards]
-                row[name] = time.perf_counter() - started
-                assert not any(shard.returncode for shard in shards)
-                assert sum(map(int, told)) == count
-    return {**row, "cached, ms a run": 1e3 * row["cached, s"] / count}
-
-
-def one_shard(count: int, shard: str, store: Path) -> int:
-    """Trains a shard, and tells how many runs that were."""
-    keep_programs()
-    which, processes = map(int, shard.split("/"))
-    runs = runs_of(*SHAPES[0][:3], count)
-    return jk.sweep(runs, store=store, shard=(which, processes), progress=False).sizes["seed"]
-
-
 def _memory() -> float:
     """Resident memory of this process in MB; 0 where the system does not tell."""
     try:
@@ -407,24 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--lanes", action="store_true", help="training alone by the number of lanes, and no more"
     )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        nargs="*",
-        default=[],
-        help="runs into one store by so many processes that share the device, and no more",
-    )
-    parser.add_argument("--shard", default="", help="of one such process")
-    parser.add_argument("--store", type=Path, help="of one such process")
     options = parser.parse_args(arguments)
-    if options.shard:
-        print(one_shard(options.runs, options.shard, options.store))
-        return 0
-    if options.processes:
-        rows = [shared(options.runs, count) for count in options.processes]
-        print(timing.markdown(rows))
-        print("wrote", timing.write("shared", {"shared": rows}, options.out))
-        return 0
     if options.lanes:
         rows = by_lanes()
         print(timing.markdown(rows))

@@ -23,8 +23,8 @@ def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
     loop bits take a third of the time. `jax.random.poisson` refuses such a key. A key of another
     kind comes back as it is, as do all under `jax_threefry_partitionable=False`.
     """
-    partitionable: Any = jax.config
-    if not partitionable.jax_threefry_partitionable or str(jax.random.key_impl(key)) != THREEFRY:
+    config: Any = jax.config
+    if not config.jax_threefry_partitionable or str(jax.random.key_impl(key)) != THREEFRY:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_unrolled())
 

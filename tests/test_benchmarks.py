@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
-from benchmarks import gradients, lazy, peers, protocols, sweep, throughput, timing, training
+from benchmarks import (
+    gradients,
+    lazy,
+    peers,
+    protocols,
+    shared,
+    sweep,
+    throughput,
+    timing,
+    training,
+)
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
 from jaxkkt import representations
@@ -240,7 +250,7 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
 @pytest.mark.slow
 def test_processes_that_share_a_device_are_timed(tmp_path, capsys):
     options = ["--runs", "5", "--processes", "2", "--out", str(tmp_path)]
-    assert throughput.main(options) == 0
+    assert shared.main(options) == 0
     (row,) = json.loads((tmp_path / "shared.json").read_text())["shared"]
     assert (row["runs"], row["processes"]) == (5, 2)
     assert 0 < row["cached, ms a run"] == 200 * row["cached, s"]

@@ -68,8 +68,9 @@ def test_the_flow_in_log_time_is_the_flow_that_training_follows():
     assert angle(first, lane(run.params, 2)) > 0.1
     assert np.all(coarse[0] < 0.08 * 0.05)
     assert np.all(coarse[1] < 0.08 * 0.01)
-    # Of first order; one of the four alone is moved by neurons that switch within a step.
-    assert 1.6 < np.exp(np.log(coarse / fine).mean()) < 2.8
+    # Of first order; one of the four alone may fall faster, by neurons that switch within a step.
+    assert np.all(coarse / fine > 1.6)
+    assert np.exp(np.log(coarse / fine).mean()) < 2.8
 
 
 @pytest.mark.usefixtures("float64")
