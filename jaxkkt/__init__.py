@@ -3,6 +3,7 @@
 The names below are the public interface; the modules hold what each is made of.
 """
 
+from jaxkkt import loaded
 from jaxkkt.garbage import importing
 
 # The collector would look at all that these make again and again, a sixth of the time.
@@ -62,6 +63,8 @@ with importing():
     from jaxkkt.specs.networks import ReLU2
     from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
     from jaxkkt.training import Status
+
+    loaded.remember()
 
 __all__ = [
     "Certificates",

@@ -38,7 +38,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     chosen = Path(told or base / "jaxkkt").expanduser().absolute()
     try:
-        _make_private(chosen)
+        make_private(chosen)
     except OSError as error:
         log.warning("compiled programs are not kept: %s", error)
         return None
@@ -54,7 +54,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     return chosen
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """The folder with mode 0700; OSError where it cannot be made, or is another user's."""
     folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     if not hasattr(os, "getuid"):

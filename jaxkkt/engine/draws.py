@@ -11,10 +11,12 @@ from jaxtyping import Array, Bool, Int
 
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine import traces
 from jaxkkt.engine.batches import over
 from jaxkkt.engine.devices import Here, device, here
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.traces import Program
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -144,9 +146,8 @@ def try_to_trace(layout: Layout, shape: tuple[int, int], here: Here) -> None:
         at = SIZES.unpack(words)
         return layout.unpack(rest).draw_at(at.seed, at.samples, at.d, shape)
 
-    jax.eval_shape(
-        drawn, *(jax.ShapeDtypeStruct((n,), np.int32) for n in (SIZES.words, layout.words))
-    )
+    words = (jax.ShapeDtypeStruct((n,), np.int32) for n in (SIZES.words, layout.words))
+    traces.kept(("drawn", layout, shape), lambda: jax.eval_shape(drawn, *words))
 
 
 class Drawn(NamedTuple):
@@ -217,8 +218,11 @@ def draw_program(
     def draw_all(rows: Int[Array, "n w"]) -> Any:
         return over(one, (rows,), rows[:, 0] < slots, side_by_side)
 
-    lowered: Any = jax.jit(draw_all).lower(jax.ShapeDtypeStruct(rows, np.int32))
-    return lowered.compile(compiler_options=quick_options(here.device.platform))
+    def make() -> tuple[None, dict[str, Program]]:
+        return None, {"draw": Program(draw_all, (jax.ShapeDtypeStruct(rows, np.int32),))}
+
+    _, ready = traces.lowered(("draw", drawing, rows, slots, side_by_side), make)
+    return ready["draw"].compile(compiler_options=quick_options(here.device.platform))
 
 
 def _is_valid(data: Dataset, samples: Any) -> Array:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.buckets import lane_bytes
 from jaxkkt.engine.devices import Here, device, here
@@ -19,6 +20,7 @@ from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.rows import refuse_twice
+from jaxkkt.engine.traces import Program
 from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
@@ -221,7 +223,11 @@ def measure_program(
         return [measured(m, *(everything[name] for name in m.needs())) for m in some]
 
     def measure_all(
-        rows: Int[Array, "n w"], trained: Trained, beside: Beside, at_once: bool | int
+        rows: Int[Array, "n w"],
+        trained: Trained,
+        beside: Beside,
+        layout: Layout,
+        at_once: bool | int,
     ) -> Array:
         places, words, shared = rows[:, 0], rows[:, 1:], kind.shared
 
@@ -235,17 +241,22 @@ def measure_program(
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
     networks, beside = _shapes_in(trained), _shapes_in(kind.beside)
-    first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)
-    row = jax.ShapeDtypeStruct((length,), np.int32)
-    layout = Layout.of(jax.eval_shape(one, row, first, beside))
+    each = beside
     if not kind.shared:
-        beside = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
+        each = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
+
+    def make(at_once: bool | int) -> tuple[Layout, dict[str, Program]]:
+        first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)
+        row = jax.ShapeDtypeStruct((length,), np.int32)
+        layout = Layout.of(jax.eval_shape(one, row, first, beside))
+        measure = partial(measure_all, layout=layout, at_once=at_once)
+        return layout, {"measure": Program(measure, (rows, networks, each))}
+
     at_once: bool | int = side_by_side
     while True:
-        traced = jax.jit(partial(measure_all, at_once=at_once))
-        compiled: Any = traced.lower(rows, networks, beside).compile(
-            compiler_options=quick_options(here.device.platform)
-        )
+        asked = "measure", kind, trained, count, at_once
+        layout, ready = traces.lowered(asked, partial(make, at_once))
+        compiled = ready["measure"].compile(compiler_options=quick_options(here.device.platform))
         needed = compiled.memory_analysis().temp_size_in_bytes if at_once else 0
         many = count if at_once is True else at_once
         if needed <= lane_bytes(here.device) or many == 1:

@@ -1,12 +1,15 @@
 """Names of what is measured, known before anything runs."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxkkt.engine.draws import asked_for
+from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.traces import kept
 from jaxkkt.engine.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
@@ -33,7 +36,8 @@ def names_of(
             continue
         shapes = _example(run, one, shape)
         try:
-            returned = jax.eval_shape(measured, one, *shapes)
+            asked = "returned", Layout.of(numbers(one)), shapes
+            returned = kept(asked, partial(jax.eval_shape, measured, one, *shapes))
         except jax.errors.JAXTypeError as error:
             raise ValueError(
                 f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "

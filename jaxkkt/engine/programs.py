@@ -15,6 +15,7 @@ from jaxtyping import Array
 from jaxkkt import datasets, networks, training
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
@@ -24,6 +25,7 @@ from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout
 from jaxkkt.engine.telling import How, Rows
+from jaxkkt.engine.traces import Program
 from jaxkkt.engine.trained import Trained
 from jaxkkt.engine.trips import make_trips
 from jaxkkt.networks import Params
@@ -31,6 +33,9 @@ from jaxkkt.specs.base import forget_specs
 from jaxkkt.specs.data import fold
 from jaxkkt.specs.same import forget_results
 from jaxkkt.training import Status
+
+# Of a bucket's programs those that run long enough for the compiler to take its time.
+OFTEN = ("advance", "lead")
 
 
 class Slot(NamedTuple):
@@ -109,6 +114,22 @@ def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
 @once
 def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tuple[Any, ...]:
     """What trains in a bucket of this shape, whatever its runs are."""
+    asked = "training", bucket, how, room
+    (report, ending, batch), ready = traces.lowered(asked, partial(_traced, bucket, how, room))
+    quick = quick_options(here.device.platform)
+    programs = {
+        name: one.compile(compiler_options={} if name in OFTEN else quick)
+        for name, one in ready.items()
+    }
+    idle, found = _idles(batch, bucket.side_by_side), programs.get
+    names = "place", "advance", "decode", "lead", "resume"
+    return report, ending, idle, *map(found, names)
+
+
+def _traced(
+    bucket: Bucket, how: Layout, room: int
+) -> tuple[tuple[Layout, Layout, Slot], dict[str, Program]]:
+    """How its programs tell what becomes of runs, the shapes of a batch; and the programs."""
     rows = Rows(how, room, bucket.drawn_at, {}, bucket.resumes)
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
@@ -127,29 +148,25 @@ def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tup
     whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, _float())
     report = Layout.of(Report(*whole, np.int32(0)))
     ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1])
-    quick = quick_options(here.device.platform)
 
     leads = bucket.resumes and training.is_flow(batch.state)
     led = jax.tree.map(lambda a: jax.ShapeDtypeStruct((turn, *a.shape), a.dtype), one.state)
     led = led if leads else None
 
-    def compiled(
-        function: Callable[..., Any], *args: Any, often: bool = False, **fixed: Any
-    ) -> Any:
-        traced, donated = partial(function, bucket=bucket, rows=rows, **fixed), args[0] is batch
-        lowered: Any = jax.jit(traced, donate_argnums=0 if donated else ()).lower(*args)
-        return lowered.compile(compiler_options={} if often else quick)
+    def program(function: Callable[..., Any], *args: Any, **fixed: Any) -> Program:
+        filled = partial(function, bucket=bucket, rows=rows, **fixed)
+        return Program(filled, args, donates=args[0] is batch)
 
-    return (
-        report,
-        ending,
-        _idles(batch, bucket.side_by_side),
-        compiled(_place, batch, words, drawn),
-        compiled(_advance, batch, limits, often=True, report=report),
-        compiled(_decode, places, batch, led, ending=ending),
-        compiled(_lead, places, batch, often=True) if leads else None,
-        compiled(_resume, batch, words) if bucket.resumes else None,
-    )
+    programs = {
+        "place": program(_place, batch, words, drawn),
+        "advance": program(_advance, batch, limits, report=report),
+        "decode": program(_decode, places, batch, led, ending=ending),
+    }
+    if leads:
+        programs["lead"] = program(_lead, places, batch)
+    if bucket.resumes:
+        programs["resume"] = program(_resume, batch, words)
+    return (report, ending, batch), programs
 
 
 def _float() -> Any:

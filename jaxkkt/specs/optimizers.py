@@ -123,6 +123,8 @@ class Optax(Optimizer):
     """
 
     factory: ClassVar[Callable[..., optax.GradientTransformation]]
+    # What makes this class, of what: each factory has its own.
+    made_as: ClassVar[tuple[Callable[..., Any], tuple[Any, ...]]]
     linear: bool = described("declared linear", default=False, shown=False)  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -281,5 +283,10 @@ def _optax_class(
     factory: Callable[..., Any], numbers: tuple[str, ...], names: tuple[str, ...]
 ) -> type[Optax]:
     hints = {name: Number if name in numbers else Any for name in names}
-    body = {"__annotations__": hints, "__module__": __name__, "factory": staticmethod(factory)}
+    body = {
+        "__annotations__": hints,
+        "__module__": __name__,
+        "factory": staticmethod(factory),
+        "made_as": (_optax_class, (factory, numbers, names)),
+    }
     return type("Optax", (Optax,), body)

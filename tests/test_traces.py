@@ -1,0 +1,282 @@
+"""What JAX traced, kept between processes: read where it would be the same, and nowhere else."""
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree
+from stat import S_IMODE
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxkkt as jk
+from jaxkkt import engine, loaded, losses, optimizers, training
+from jaxkkt.engine import traces
+from jaxkkt.engine.traces import Program
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where JAX keeps compiled programs, and this package what was traced."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    yield tmp_path / traces.FOLDER
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+class Asking:
+    """Asks for something, and counts how often it was made."""
+
+    def __init__(self):
+        self.made = 0
+
+    def __call__(self, asked):
+        def make():
+            self.made += 1
+            return "made", self.made
+
+        return traces.kept(asked, make)
+
+
+def test_what_was_made_is_read(folder):
+    ask = Asking()
+    assert [ask("this"), ask("this"), ask("that"), ask("this")] == [
+        ("made", 1),
+        ("made", 1),
+        ("made", 2),
+        ("made", 1),
+    ]
+    assert len(list(folder.iterdir())) == 2
+    assert S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: jax.enable_x64(True),
+        lambda: jax.default_matmul_precision("highest"),
+        lambda: jax.threefry_partitionable(False),
+        lambda: jax.numpy_rank_promotion("allow"),
+    ],
+)
+def test_other_settings_of_jax_are_another_trace(folder, other):
+    ask = Asking()
+    ask("this")
+    with other():
+        assert ask("this") == ("made", 2)
+    assert ask("this") == ("made", 1)
+
+
+def test_where_programs_are_kept_is_no_such_setting(folder):
+    ask = Asking()
+    ask("this")
+    jax.config.update("jax_compilation_cache_dir", f"{folder.parent}/")
+    assert ask("this") == ("made", 1)
+
+
+class Mine(jk.Optimizer):
+    """An optimizer that a user wrote."""
+
+    rate: jk.Number = 0.1
+
+    def transformation(self):
+        return optax.sgd(self.rate)
+
+
+def made_by_me(rate):
+    return optax.sgd(rate)
+
+
+def mine(params, data):
+    return {"norm": jnp.linalg.norm(params.v)}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Mine(),
+        Mine,
+        mine,
+        jax.tree.structure(Mine()),
+        jax.tree.structure(jk.measurements.measurement(mine)),
+        jax.tree.structure(jk.optimizer(made_by_me, rate=0.1)),
+        jax.tree.structure(jk.optimizer(optax.sgd, learning_rate=lambda count: 0.1)),
+        jax.tree.structure(jk.optimizer(optax.sgd(0.1))),
+    ],
+)
+def test_what_a_name_does_not_tell_is_made_each_time(folder, asked):
+    ask = Asking()
+    assert ask(asked) != ask(asked)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "spec", [jk.Flow(), jk.optimizer(optax.adam, learning_rate=0.1), jk.Flips()]
+)
+def test_the_packages_own_specs_are_told(folder, spec):
+    ask = Asking()
+    assert ask(jax.tree.structure(spec)) == ask(jax.tree.structure(spec))
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        lambda patch: patch.setattr(training, "step", None),
+        lambda patch: patch.setattr(optimizers, "LARGEST", 3.0),
+        lambda patch: patch.setattr(jk.Flow, "transformation", None),
+        lambda patch: patch.setitem(losses.LOSSES, "exponential", losses.logistic),
+        lambda patch: patch.setitem(losses.LOSSES, "hinge", losses.logistic),
+        lambda patch: patch.setattr(training, "another", 1, raising=False),
+        lambda patch: patch.delattr(training, "step"),
+    ],
+    ids=["function", "number", "method", "entry", "new entry", "new name", "gone"],
+)
+def test_nothing_is_read_or_written_once_the_package_was_changed(folder, monkeypatch, replaced):
+    ask = Asking()
+    ask("before")
+    with monkeypatch.context() as patch:
+        replaced(patch)
+        assert not loaded.is_as_written()
+        assert ask("before") == ("made", 2)
+        ask("meanwhile")
+    assert ask("before") == ("made", 1)
+    assert len(list(folder.iterdir())) == 1
+
+
+EDITS = """
+from pathlib import Path
+import jax
+from jaxkkt import loaded
+from jaxkkt.engine import traces
+jax.config.update("jax_compilation_cache_dir", str(Path.cwd()))
+print(loaded.__file__)
+print(traces._path("this").name)
+path = Path(loaded.__file__).with_name("losses.py")
+path.write_text(path.read_text() + "# edited")
+print(traces._path("this"))
+"""
+
+
+def test_files_that_are_edited_are_seen_at_once_and_by_the_next_process(tmp_path):
+    copytree(Path(jk.__file__).parent, tmp_path / "jaxkkt")
+
+    def run():
+        command = [sys.executable, "-c", EDITS]
+        told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        where, before, after = told.stdout.split()
+        assert where == str(tmp_path / "jaxkkt" / "loaded.py")
+        assert after == "None"
+        return before
+
+    assert run() != run()
+
+
+@pytest.mark.parametrize("broken", [b"", b"something else", None])
+def test_a_broken_file_is_made_anew(folder, broken):
+    ask = Asking()
+    ask("this")
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] if broken is None else broken)
+    assert ask("this") == ("made", 2)
+    assert ask("this") == ("made", 2)
+
+
+@pytest.mark.parametrize("setting", [None, "gs://bucket/programs"])
+def test_without_a_folder_of_programs_nothing_is_kept(folder, setting):
+    jax.config.update("jax_compilation_cache_dir", setting)
+    ask = Asking()
+    assert ask("this") != ask("this")
+
+
+def test_where_jax_keeps_no_programs_nothing_is_kept(folder):
+    ask = Asking()
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert ask("this") != ask("this")
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert not folder.exists()
+
+
+def test_what_cannot_be_written_is_used_all_the_same(folder, caplog):
+    caplog.set_level(logging.DEBUG, "jaxkkt")
+    made = []
+
+    def make():
+        made.append(lambda: None)
+        return made[-1]
+
+    assert traces.kept("this", make) is made[0]
+    assert traces.kept("this", make) is made[1]
+    assert "a trace is not kept" in caplog.text
+    assert not list(folder.iterdir())
+
+
+def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(traces, "MOST_BYTES", 3 * (traces.DIGEST_BYTES + 100))
+    content = pickle.dumps(bytes(60)).ljust(100, b".")
+    for name in "abc":
+        traces._write(tmp_path / name, content)
+    for age, name in enumerate("acb"):
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    traces._read(tmp_path / "b")  # used now
+    traces._write(tmp_path / "d", content)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "d"]
+
+
+def test_a_program_that_was_read_computes_the_same(folder):
+    def function(batch, numbers):
+        return {"sum": batch[0] + numbers["b"], "key": jax.random.fold_in(batch[1], 3)}, numbers[
+            "a"
+        ]
+
+    batch = jnp.arange(3.0), jax.random.key(1)
+    given = {"a": jnp.int32(2), "b": jnp.ones(3)}
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (batch, given))
+    wanted = function(batch, given)
+
+    def make():
+        return "beside", {"it": Program(function, shapes, donates=True)}
+
+    for _ in range(2):
+        beside, ready = traces.lowered("this", make)
+        found = ready["it"].compile()(jax.tree.map(jnp.copy, batch), given)
+        assert beside == "beside"
+        assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+            assert one.dtype == other.dtype
+            assert (one == other).all()
+
+
+def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder):
+    runs = jk.grid(d=4, samples=5, width=6, seed=range(3), measure=jk.Flips())
+    traced = set()
+
+    def heard(event, _, fun_name="", **more):
+        if event == "/jax/core/compile/jaxpr_trace_duration":
+            traced.add(fun_name)
+
+    def swept():
+        engine.forget()
+        traced.clear()
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        table = jk.sweep(runs, progress=False)
+        jax.monitoring.unregister_event_duration_listener(heard)
+        return table, set(traced)
+
+    (first, made), (second, again) = swept(), swept()
+    jax.config.update("jax_compilation_cache_dir", None)
+    third, _ = swept()
+    its_own = {"measured", "drawn", "_load", "_ended", "of_leaves"}
+    assert made >= its_own
+    assert not again & its_own
+    for table in (second, third):
+        for name in ("network", "flip_size_exact", "log_loss"):
+            np.testing.assert_array_equal(table[name], first[name])
