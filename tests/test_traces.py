@@ -219,6 +219,18 @@ def test_what_cannot_be_written_is_used_all_the_same(folder, caplog):
     assert not list(folder.iterdir())
 
 
+def test_anothers_file_is_not_read(folder):
+    ask = Asking()
+    ask("this")
+    (path,) = folder.iterdir()
+    content = path.read_bytes()
+    ask("that")
+    (other,) = set(folder.iterdir()) - {path}
+    other.write_bytes(content)
+    assert ask("that") == ("made", 3)
+    assert ask("this") == ("made", 1)
+
+
 def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
     monkeypatch.setattr(traces, "MOST_BYTES", 3 * (traces.DIGEST_BYTES + 100))
     content = pickle.dumps(bytes(60)).ljust(100, b".")

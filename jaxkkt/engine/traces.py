@@ -154,21 +154,21 @@ def _path(asked: Any) -> Path | None:
 
 
 def _read(path: Path) -> Any:
-    """What was written there; None where nothing was, or not all of it."""
+    """What was written there; None where nothing was, not all of it, or another's."""
     try:
         content = path.read_bytes()
         os.utime(path)
     except OSError:
         return None
     digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-    return pickle.loads(rest) if sha256(rest).digest() == digest else None
+    return pickle.loads(rest) if digest == _digest(path, rest) else None
 
 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all; those that were not used for longest make room."""
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
-            file.write(sha256(content).digest() + content)
+            file.write(_digest(path, content) + content)
             file.close()
             os.replace(file.name, path)
         except BaseException:
@@ -179,6 +179,10 @@ def _write(path: Path, content: bytes) -> None:
         size += one.stat().st_size
         if size > MOST_BYTES:
             one.unlink(missing_ok=True)
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    return sha256(path.name.encode() + content).digest()
 
 
 def _last_used(path: Path) -> int:

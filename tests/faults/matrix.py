@@ -181,7 +181,10 @@ FAULTS = (
         21,
         "a compilation cache cut short or foreign",
         "the same results",
-        (f"{_DEVICES}::test_a_harmed_compilation_cache_changes_nothing",),
+        (
+            f"{_DEVICES}::test_a_harmed_compilation_cache_changes_nothing",
+            "test_traces.py",
+        ),
     ),
     Fault(
         22,

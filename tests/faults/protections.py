@@ -30,7 +30,7 @@ class Protection(NamedTuple):
 
 _SEGMENTS, _LOCK, _STORE = "store/segments.py", "store/lock.py", "store/store.py"
 _STORED, _DRIVER, _DEVICES = "engine/stored.py", "engine/driver.py", "engine/devices.py"
-_TRAJECTORIES = "engine/trajectories.py"
+_TRAJECTORIES, _TRACES = "engine/trajectories.py", "engine/traces.py"
 
 PROTECTIONS = (
     Protection(
@@ -296,6 +296,54 @@ PROTECTIONS = (
         "        if _backends():\n",
         "        if True:\n",
         "test_devices.py::test_a_device_that_is_not_there",
+    ),
+    Protection(
+        21,
+        "a trace is read whole or not at all",
+        _TRACES,
+        "    return pickle.loads(rest) if digest == _digest(path, rest) else None\n",
+        "    return pickle.loads(rest)\n",
+        "test_traces.py::test_a_broken_file_is_made_anew",
+    ),
+    Protection(
+        21,
+        "a trace's digest tells whose it is",
+        _TRACES,
+        "    return sha256(path.name.encode() + content).digest()\n",
+        "    return sha256(content).digest()\n",
+        "test_traces.py::test_anothers_file_is_not_read",
+    ),
+    Protection(
+        21,
+        "JAX's settings tell a trace",
+        _TRACES,
+        "    told.write(repr((environment(), sorted(settings.items()))).encode())\n",
+        "    told.write(repr(environment()).encode())\n",
+        "test_traces.py::test_other_settings_of_jax_are_another_trace",
+    ),
+    Protection(
+        21,
+        "the package's code tells a trace",
+        _TRACES,
+        "    told.write(repr((environment(), sorted(settings.items()))).encode())\n",
+        "    told.write(repr(sorted(settings.items())).encode())\n",
+        "test_traces.py::test_files_that_are_edited_are_seen_at_once_and_by_the_next_process",
+    ),
+    Protection(
+        21,
+        "names tell no own function",
+        _TRACES,
+        '            if module.split(".")[0] not in TOLD_BY_NAME:\n',
+        "            if not module:\n",
+        "test_traces.py::test_what_a_name_does_not_tell_is_made_each_time",
+    ),
+    Protection(
+        21,
+        "no trace of a package that was changed",
+        _TRACES,
+        "        if not is_as_written():\n",
+        "        if False:\n",
+        "test_traces.py::test_nothing_is_read_or_written_once_the_package_was_changed",
     ),
     Protection(
         23,
