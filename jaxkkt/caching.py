@@ -1,4 +1,4 @@
-"""Compiled programs kept between processes, in a folder that is its user's alone."""
+"""Programs kept between processes, in a folder that is its user's alone."""
 
 import logging
 import os
@@ -17,11 +17,11 @@ PRIVATE = 0o700
 
 
 def keep_programs(folder: str | Path | None = None) -> Path | None:
-    """Keeps compiled programs in a folder, and takes those that are there: the second run of a
-    command starts at once. The numbers are the same.
+    """Keeps programs in a folder, as JAX traced and compiled them, and takes those that are there:
+    the second run of a command starts at once. The numbers are the same.
 
     Without a `folder` that is `~/.cache/jaxkkt`, or what the environment variable JAXKKT_CACHE
-    names; "off" there keeps nothing. It holds at most 2 GiB; what was not used for longest goes
+    names; "off" there keeps nothing. It holds at most 2.25 GiB; what was not used for longest goes
     first. Commands of jaxkkt do this by themselves, a notebook calls it before its first sweep.
     Processes that are started from here share the folder.
 

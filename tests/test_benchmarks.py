@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from benchmarks import (
     peers,
     protocols,
     shared,
+    start,
     sweep,
     throughput,
     timing,
@@ -255,6 +257,19 @@ def test_processes_that_share_a_device_are_timed(tmp_path, capsys):
     assert (row["runs"], row["processes"]) == (5, 2)
     assert 0 < row["cached, ms a run"] == 200 * row["cached, s"]
     assert "| processes |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_starts_are_timed_beside_those_of_another_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(start, "SHAPES", ((3, 4, 5, 100),))
+    here = str(Path(start.__file__).parents[1])
+    options = ["--repeats", "1", "--runs", "2", "--beside", here, "--out", str(tmp_path)]
+    assert start.main(options) == 0
+    (row,) = json.loads((tmp_path / "start.json").read_text())["shapes"]
+    for name in ("", "beside: "):
+        told = [row[f"{name}{what}"] for what in ("same process", "kept", "nothing kept")]
+        assert 0 < told[0] < told[1] < told[2]
+    assert "| d, m, k |" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax import export
 
 import jaxkkt as jk
 from jaxkkt import engine, loaded, losses, optimizers, training
@@ -265,6 +266,23 @@ def test_a_program_that_was_read_computes_the_same(folder):
         for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
             assert one.dtype == other.dtype
             assert (one == other).all()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "never"])
+def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
+    shape = jax.ShapeDtypeStruct((3,), float)
+
+    def make():
+        return None, {"it": Program(lambda x: x + 1, (shape,))}
+
+    def fails(code):
+        raise ImportError("flatbuffers")
+
+    if before:
+        traces.lowered("this", make)
+    monkeypatch.setattr(export, "deserialize", fails)
+    _, ready = traces.lowered("this", make)
+    assert (ready["it"].compile()(jnp.zeros(3)) == 1).all()
 
 
 def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder):

@@ -85,8 +85,7 @@ def lowered(
     asked: Any, make: Callable[[], tuple[T, Mapping[str, Program]]]
 ) -> tuple[T, dict[str, Any]]:
     """Programs by name, ready to be compiled, and what `make` gives beside them: `kept`."""
-    beside, programs = kept(asked, make, _traced)
-    return beside, {name: one.lowered() for name, one in programs.items()}
+    return kept(asked, make, _traced, _ready)
 
 
 def _traced(made: tuple[Any, Mapping[str, Program]]) -> tuple[Any, dict[str, Traced]]:
@@ -94,26 +93,44 @@ def _traced(made: tuple[Any, Mapping[str, Program]]) -> tuple[Any, dict[str, Tra
     return beside, {name: Traced.of(one) for name, one in programs.items()}
 
 
-def kept(asked: Any, make: Callable[[], Any], written: Callable[[Any], Any] = lambda it: it) -> Any:
-    """What follows from what is `asked` for and from JAX's settings, as `make` makes it.
+def _ready(found: tuple[Any, Mapping[str, Program | Traced]]) -> tuple[Any, dict[str, Any]]:
+    beside, programs = found
+    return beside, {name: one.lowered() for name, one in programs.items()}
+
+
+def _itself(found: Any) -> Any:
+    return found
+
+
+def kept(
+    asked: Any,
+    make: Callable[[], Any],
+    written: Callable[[Any], Any] = _itself,
+    used: Callable[[Any], Any] = _itself,
+) -> Any:
+    """What follows from what is `asked` for and from JAX's settings, as `make` makes it, for use.
 
     Where JAX keeps compiled programs in a folder it is made once, and read from there by other
     processes, as it is `written`. Not so where what is asked for holds functions or classes from
     elsewhere, for a name does not tell what those compute; nor where the package is no more what
-    its files say.
+    its files say. What cannot be read or written is made.
     """
     path = _path(asked)
     if path is None:
-        return make()
-    found = _read(path)
-    if found is None:
-        found = make()
-        try:
-            found = written(found)
-            _write(path, pickle.dumps(found))
-        except Exception as error:  # what JAX cannot write down, a full disk
-            log.debug("a trace is not kept: %s", error)
-    return found
+        return used(make())
+    try:
+        if (found := _read(path)) is not None:
+            return used(found)
+    except Exception as error:
+        log.debug("a trace cannot be read: %s", error)
+    made = make()
+    try:
+        found = written(made)
+        _write(path, pickle.dumps(found))
+        return used(found)
+    except Exception as error:  # what JAX cannot write down, a full disk
+        log.debug("a trace is not kept: %s", error)
+        return used(made)
 
 
 class _Teller(pickle.Pickler):

@@ -1,0 +1,80 @@
+"""Until a first sweep ends: `python -m benchmarks.start`.
+
+A new process imports the package and sweeps a few runs of each shape of `benchmarks.throughput`:
+with nothing kept of other processes, then with what that one kept, traced and compiled, and then
+the same runs once more in that process. With `--beside` another checkout does so in turns.
+Writes results/start.json.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import timing
+from benchmarks.throughput import SHAPES
+
+CODE = """
+import json, sys, time
+times = [time.perf_counter()]
+import jaxkkt as jk
+times.append(time.perf_counter())
+jk.keep_programs(sys.argv[1])
+d, samples, width, count = map(int, sys.argv[2:])
+for _ in range(2):
+    jk.sweep(jk.grid(d=d, samples=samples, width=width, seed=range(count)), progress=False)
+    times.append(time.perf_counter())
+print(json.dumps([after - before for before, after in zip(times, times[1:])]))
+"""
+
+
+def turn(checkout: Path, shape: Sequence[int], count: int) -> dict[str, float]:
+    """Seconds of a checkout's import and sweeps of so many runs."""
+    with TemporaryDirectory() as programs:
+        _, compiling, _ = _seconds(checkout, programs, *shape, count)
+        imported, kept, again = _seconds(checkout, programs, *shape, count)
+    return {"import": imported, "nothing kept": compiling, "kept": kept, "same process": again}
+
+
+def _seconds(checkout: Path, programs: str, *sizes: int) -> list[float]:
+    command = [sys.executable, "-c", CODE, programs, *map(str, sizes)]
+    env = {**os.environ, "PYTHONPATH": str(checkout), "JAX_COMPILATION_CACHE_DIR": ""}
+    told = subprocess.run(command, cwd=checkout, env=env, stdout=subprocess.PIPE, check=True)
+    return json.loads(told.stdout)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=20, help="of each shape (20)")
+    parser.add_argument("--beside", type=Path, help="another checkout, timed in turns")
+    parser.add_argument("--out", type=Path, default=timing.RESULTS, help="folder of start.json")
+    options = parser.parse_args(arguments)
+    checkouts = {"": Path(__file__).resolve().parents[1]}
+    if options.beside is not None:
+        checkouts["beside: "] = options.beside.resolve()
+    rows, raw = list[dict[str, Any]](), list[Any]()
+    for *shape, _ in SHAPES:
+        turns = [
+            {name: turn(where, shape, options.runs) for name, where in checkouts.items()}
+            for _ in range(options.repeats)
+        ]
+        raw.append(turns)
+        row: dict[str, Any] = {"d, m, k": ", ".join(map(str, shape)), "runs": options.runs}
+        for name in checkouts:
+            times = {f"{name}{what}": [t[name][what] for t in turns] for what in turns[0][name]}
+            row |= {what: median(found) for what, found in times.items()}
+        rows.append(row)
+    print(timing.markdown(rows))
+    print("\nwrote", timing.write("start", {"shapes": rows, "turns": raw}, options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
