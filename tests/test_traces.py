@@ -31,6 +31,10 @@ def folder(tmp_path):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
+def no_options(name):
+    return {}
+
+
 class Asking:
     """Asks for something, and counts how often it was made."""
 
@@ -178,13 +182,21 @@ def test_files_that_are_edited_are_seen_at_once_and_by_the_next_process(tmp_path
     assert run() != run()
 
 
-@pytest.mark.parametrize("broken", [b"", b"something else", None])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda whole: b"",
+        lambda whole: b"something else",
+        lambda whole: whole[:-1],
+        lambda whole: whole.replace(b"made", b"mode"),
+    ],
+    ids=["empty", "foreign", "cut short", "a flipped bit"],
+)
 def test_a_broken_file_is_made_anew(folder, broken):
     ask = Asking()
     ask("this")
     (path,) = folder.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] if broken is None else broken)
+    path.write_bytes(broken(path.read_bytes()))
     assert ask("this") == ("made", 2)
     assert ask("this") == ("made", 2)
 
@@ -233,8 +245,9 @@ def test_anothers_file_is_not_read(folder):
 
 
 def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(traces, "MOST_BYTES", 3 * (traces.DIGEST_BYTES + 100))
-    content = pickle.dumps(bytes(60)).ljust(100, b".")
+    content = bytes(100)
+    size = traces.DIGEST_BYTES + len(pickle.dumps(content))
+    monkeypatch.setattr(traces, "MOST_BYTES", 3 * size)
     for name in "abc":
         traces._write(tmp_path / name, content)
     for age, name in enumerate("acb"):
@@ -259,8 +272,8 @@ def test_a_program_that_was_read_computes_the_same(folder):
         return "beside", {"it": Program(function, shapes, donates=True)}
 
     for _ in range(2):
-        beside, ready = traces.lowered("this", make)
-        found = ready["it"].compile()(jax.tree.map(jnp.copy, batch), given)
+        beside, programs = traces.compiled("this", make, no_options)
+        found = programs["it"](jax.tree.map(jnp.copy, batch), given)
         assert beside == "beside"
         assert jax.tree.structure(found) == jax.tree.structure(wanted)
         for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
@@ -279,10 +292,11 @@ def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
         raise ImportError("flatbuffers")
 
     if before:
-        traces.lowered("this", make)
+        traces.compiled("this", make, no_options)
     monkeypatch.setattr(export, "deserialize", fails)
-    _, ready = traces.lowered("this", make)
-    assert (ready["it"].compile()(jnp.zeros(3)) == 1).all()
+    _, programs = traces.compiled("this", make, no_options)
+    assert (programs["it"](jnp.zeros(3)) == 1).all()
+    assert before or not list(folder.iterdir())
 
 
 def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder):

@@ -221,8 +221,9 @@ def draw_program(
     def make() -> tuple[None, dict[str, Program]]:
         return None, {"draw": Program(draw_all, (jax.ShapeDtypeStruct(rows, np.int32),))}
 
-    _, ready = traces.lowered(("draw", drawing, rows, slots, side_by_side), make)
-    return ready["draw"].compile(compiler_options=quick_options(here.device.platform))
+    asked, quick = ("draw", drawing, rows, slots, side_by_side), quick_options(here.device.platform)
+    _, programs = traces.compiled(asked, make, lambda _: quick)
+    return programs["draw"]
 
 
 def _is_valid(data: Dataset, samples: Any) -> Array:

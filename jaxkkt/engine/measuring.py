@@ -253,10 +253,11 @@ def measure_program(
         return layout, {"measure": Program(measure, (rows, networks, each))}
 
     at_once: bool | int = side_by_side
+    quick = quick_options(here.device.platform)
     while True:
         asked = "measure", kind, trained, count, at_once
-        layout, ready = traces.lowered(asked, partial(make, at_once))
-        compiled = ready["measure"].compile(compiler_options=quick_options(here.device.platform))
+        layout, programs = traces.compiled(asked, partial(make, at_once), lambda _: quick)
+        compiled = programs["measure"]
         needed = compiled.memory_analysis().temp_size_in_bytes if at_once else 0
         many = count if at_once is True else at_once
         if needed <= lane_bytes(here.device) or many == 1:

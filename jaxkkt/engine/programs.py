@@ -115,15 +115,12 @@ def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
 def training_programs(bucket: Bucket, how: Layout, room: int, here: Here) -> tuple[Any, ...]:
     """What trains in a bucket of this shape, whatever its runs are."""
     asked = "training", bucket, how, room
-    (report, ending, batch), ready = traces.lowered(asked, partial(_traced, bucket, how, room))
     quick = quick_options(here.device.platform)
-    programs = {
-        name: one.compile(compiler_options={} if name in OFTEN else quick)
-        for name, one in ready.items()
-    }
-    idle, found = _idles(batch, bucket.side_by_side), programs.get
+    (report, ending, batch), programs = traces.compiled(
+        asked, partial(_traced, bucket, how, room), lambda name: {} if name in OFTEN else quick
+    )
     names = "place", "advance", "decode", "lead", "resume"
-    return report, ending, idle, *map(found, names)
+    return report, ending, _idles(batch, bucket.side_by_side), *map(programs.get, names)
 
 
 def _traced(

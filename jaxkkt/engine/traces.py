@@ -6,7 +6,8 @@ To trace a program and to write it down for the compiler takes longer than to re
 import logging
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -81,56 +82,64 @@ class Traced(NamedTuple):
         return Program(call, jax.tree.unflatten(self.given, leaves), self.donates).lowered()
 
 
-def lowered(
-    asked: Any, make: Callable[[], tuple[T, Mapping[str, Program]]]
-) -> tuple[T, dict[str, Any]]:
-    """Programs by name, ready to be compiled, and what `make` gives beside them: `kept`."""
-    return kept(asked, make, _traced, _ready)
-
-
-def _traced(made: tuple[Any, Mapping[str, Program]]) -> tuple[Any, dict[str, Traced]]:
-    beside, programs = made
-    return beside, {name: Traced.of(one) for name, one in programs.items()}
-
-
-def _ready(found: tuple[Any, Mapping[str, Program | Traced]]) -> tuple[Any, dict[str, Any]]:
-    beside, programs = found
-    return beside, {name: one.lowered() for name, one in programs.items()}
-
-
-def _itself(found: Any) -> Any:
-    return found
-
-
-def kept(
+def compiled(
     asked: Any,
-    make: Callable[[], Any],
-    written: Callable[[Any], Any] = _itself,
-    used: Callable[[Any], Any] = _itself,
-) -> Any:
-    """What follows from what is `asked` for and from JAX's settings, as `make` makes it, for use.
+    make: Callable[[], tuple[T, Mapping[str, Program]]],
+    options: Callable[[str], Mapping[str, Any]],
+) -> tuple[T, dict[str, Any]]:
+    """Programs by name, compiled with the `options` of each, and what `make` gives beside them.
+
+    They are `kept` as they were traced. One is compiled before the next is traced: other threads
+    trace theirs meanwhile.
+    """
+
+    def ready(name: str, one: Program | Traced) -> Any:
+        return one.lowered().compile(compiler_options=dict(options(name)))
+
+    path = _path(asked)
+    with _told("a trace cannot be read"):
+        if (found := _read(path)) is not None:
+            beside, parts = found
+            return beside, {name: ready(name, one) for name, one in parts.items()}
+    beside, programs = make()
+    done, parts = dict[str, Any](), dict[str, Traced]()
+    for name, program in programs.items():
+        if path is not None:
+            with _told("a trace is not kept"):
+                traced = Traced.of(program)
+                done[name] = ready(name, traced)
+                parts[name] = traced
+        if name not in done:
+            done[name] = ready(name, program)
+    if parts.keys() == done.keys():
+        _write(path, (beside, parts))
+    return beside, done
+
+
+def kept(asked: Any, make: Callable[[], T]) -> T:
+    """What follows from what is `asked` for and from JAX's settings, as `make` makes it.
 
     Where JAX keeps compiled programs in a folder it is made once, and read from there by other
-    processes, as it is `written`. Not so where what is asked for holds functions or classes from
-    elsewhere, for a name does not tell what those compute; nor where the package is no more what
-    its files say. What cannot be read or written is made.
+    processes. Not so where what is asked for holds functions or classes from elsewhere, for a name
+    does not tell what those compute; nor where the package is no more what its files say. What
+    cannot be read is made, and what cannot be written is not kept.
     """
     path = _path(asked)
-    if path is None:
-        return used(make())
-    try:
+    with _told("a trace cannot be read"):
         if (found := _read(path)) is not None:
-            return used(found)
-    except Exception as error:
-        log.debug("a trace cannot be read: %s", error)
+            return found
     made = make()
+    _write(path, made)
+    return made
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What raises is told to who looks for it, and nothing else becomes of it."""
     try:
-        found = written(made)
-        _write(path, pickle.dumps(found))
-        return used(found)
-    except Exception as error:  # what JAX cannot write down, a full disk
-        log.debug("a trace is not kept: %s", error)
-        return used(made)
+        yield
+    except Exception as error:
+        log.debug("%s: %s", what, error)
 
 
 class _Teller(pickle.Pickler):
@@ -170,32 +179,35 @@ def _path(asked: Any) -> Path | None:
     return Path(folder) / FOLDER / sha256(told.getvalue()).hexdigest()
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path | None) -> Any:
     """What was written there; None where nothing was, not all of it, or another's."""
-    try:
-        content = path.read_bytes()
-        os.utime(path)
-    except OSError:
+    if path is None or not path.exists():
         return None
+    content = path.read_bytes()
+    os.utime(path)
     digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
     return pickle.loads(rest) if digest == _digest(path, rest) else None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path | None, made: Any) -> None:
     """Whole or not at all; those that were not used for longest make room."""
-    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(_digest(path, content) + content)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    size = 0
-    for one in sorted(path.parent.iterdir(), key=_last_used, reverse=True):
-        size += one.stat().st_size
-        if size > MOST_BYTES:
-            one.unlink(missing_ok=True)
+    if path is None:
+        return
+    with _told("a trace is not kept"):
+        content = pickle.dumps(made)
+        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(_digest(path, content) + content)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        size = 0
+        for one in sorted(path.parent.iterdir(), key=_last_used, reverse=True):
+            size += one.stat().st_size
+            if size > MOST_BYTES:
+                one.unlink(missing_ok=True)
 
 
 def _digest(path: Path, content: bytes) -> bytes:
