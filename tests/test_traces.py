@@ -25,10 +25,13 @@ from jaxkkt.engine.traces import Program
 @pytest.fixture
 def folder(tmp_path):
     """Where JAX keeps compiled programs, and this package what was traced."""
-    before = jax.config.jax_compilation_cache_dir
+    before, always = jax.config.jax_compilation_cache_dir, loaded.was_always_so()
+    loaded.forget_changes()  # that other tests made
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     yield tmp_path / traces.FOLDER
     jax.config.update("jax_compilation_cache_dir", before)
+    if not always:
+        loaded._changes.add("seen")
 
 
 def no_options(name):
@@ -94,6 +97,13 @@ class Mine(jk.Optimizer):
         return optax.sgd(self.rate)
 
 
+class MySgd(type(jk.optimizer(optax.sgd, learning_rate=0.1))):
+    """One of optax's, made another."""
+
+    def transformation(self):
+        return optax.sgd(2 * self.learning_rate)
+
+
 def made_by_me(rate):
     return optax.sgd(rate)
 
@@ -113,6 +123,7 @@ def mine(params, data):
         jax.tree.structure(jk.optimizer(made_by_me, rate=0.1)),
         jax.tree.structure(jk.optimizer(optax.sgd, learning_rate=lambda count: 0.1)),
         jax.tree.structure(jk.optimizer(optax.sgd(0.1))),
+        jax.tree.structure(MySgd(learning_rate=0.1)),
     ],
 )
 def test_what_a_name_does_not_tell_is_made_each_time(folder, asked):
@@ -151,7 +162,40 @@ def test_nothing_is_read_or_written_once_the_package_was_changed(folder, monkeyp
         assert ask("before") == ("made", 2)
         ask("meanwhile")
     assert ask("before") == ("made", 1)
+    # What JAX traced meanwhile it still has.
+    assert ask("after") != ask("after")
     assert len(list(folder.iterdir())) == 1
+    engine.forget()
+    assert ask("after") == ask("after")
+
+
+def test_another_way_to_train_by_a_protocol_is_seen(folder):
+    ask, ours = Asking(), training.advance.registry[jk.Protocol]
+    ask("before")
+    try:
+        training.advance.register(jk.Protocol, lambda protocol, state, data, pause: state)
+        assert ask("before") == ("made", 2)
+    finally:
+        training.advance.register(jk.Protocol, ours)
+    assert ask("before") == ("made", 1)
+
+
+def test_what_changes_while_it_is_made_is_not_kept(folder):
+    def make():
+        jax.config.update("jax_default_matmul_precision", "highest")
+        return "made"
+
+    try:
+        traces.kept("this", make)
+    finally:
+        jax.config.update("jax_default_matmul_precision", None)
+    assert not list(folder.iterdir())
+
+
+def test_reloading_the_package_is_no_way_around(folder, monkeypatch):
+    monkeypatch.setattr(training, "step", None)
+    loaded.remember()  # as the end of its import does
+    assert not loaded.is_as_written()
 
 
 EDITS = """
@@ -245,16 +289,23 @@ def test_anothers_file_is_not_read(folder):
 
 
 def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
-    content = bytes(100)
+    content, names = bytes(100), {name: name * 64 for name in "abcd"}
     size = traces.DIGEST_BYTES + len(pickle.dumps(content))
     monkeypatch.setattr(traces, "MOST_BYTES", 3 * size)
-    for name in "abc":
-        traces._write(tmp_path / name, content)
+    (tmp_path / "not ours").write_bytes(bytes(1000))
+
+    def write(name):
+        path = tmp_path / names[name]
+        path.write_bytes(traces._digest(path, pickle.dumps(content)) + pickle.dumps(content))
+
     for age, name in enumerate("acb"):
-        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    traces._read(tmp_path / "b")  # used now
-    traces._write(tmp_path / "d", content)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "d"]
+        write(name)
+        os.utime(tmp_path / names[name], (1e9 - age, 1e9 - age))
+    traces._read(tmp_path / names["b"])  # used now
+    write("d")
+    traces._make_room(tmp_path)
+    left = {names["a"], names["b"], names["d"], "not ours"}
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_a_program_that_was_read_computes_the_same(folder):
@@ -273,6 +324,7 @@ def test_a_program_that_was_read_computes_the_same(folder):
 
     for _ in range(2):
         beside, programs = traces.compiled("this", make, no_options)
+        assert "jit_function" in programs["it"].as_text()
         found = programs["it"](jax.tree.map(jnp.copy, batch), given)
         assert beside == "beside"
         assert jax.tree.structure(found) == jax.tree.structure(wanted)
@@ -299,8 +351,17 @@ def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
     assert before or not list(folder.iterdir())
 
 
-def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder):
-    runs = jk.grid(d=4, samples=5, width=6, seed=range(3), measure=jk.Flips())
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"optimizer": jk.Descent(learning_rate=0.1), "batch_size": 2, "max_steps": 50},
+        {"curve": jk.Curve([-0.5])},
+    ],
+    ids=["flow", "batches", "curve"],
+)
+def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder, how):
+    runs = jk.grid(d=4, samples=5, width=6, seed=range(3), measure=jk.Flips(), **how)
     traced = set()
 
     def heard(event, _, fun_name="", **more):

@@ -146,7 +146,7 @@ def try_to_trace(layout: Layout, shape: tuple[int, int], here: Here) -> None:
         at = SIZES.unpack(words)
         return layout.unpack(rest).draw_at(at.seed, at.samples, at.d, shape)
 
-    words = (jax.ShapeDtypeStruct((n,), np.int32) for n in (SIZES.words, layout.words))
+    words = [jax.ShapeDtypeStruct((n,), np.int32) for n in (SIZES.words, layout.words)]
     traces.kept(("drawn", layout, shape), lambda: jax.eval_shape(drawn, *words))
 
 

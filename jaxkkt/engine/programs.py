@@ -28,6 +28,7 @@ from jaxkkt.engine.telling import How, Rows
 from jaxkkt.engine.traces import Program
 from jaxkkt.engine.trained import Trained
 from jaxkkt.engine.trips import make_trips
+from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
 from jaxkkt.specs.base import forget_specs
 from jaxkkt.specs.data import fold
@@ -334,6 +335,7 @@ def forget() -> None:
     networks half a GB for each size of the data; and of what own functions computed. What is asked
     for again compiles anew."""
     jax.clear_caches()
+    forget_changes()
     forget_specs()
     forget_results()
     for kept in (try_to_trace, draw_program, measure_program, training_programs):

@@ -6,9 +6,12 @@ To trace a program and to write it down for the compiler takes longer than to re
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache, partial
 from hashlib import sha256
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -18,19 +21,19 @@ import jax
 from jax import export
 
 from jaxkkt.caching import make_private
-from jaxkkt.engine.devices import environment
-from jaxkkt.loaded import is_as_written
+from jaxkkt.engine.devices import device, environment
+from jaxkkt.loaded import is_as_written, was_always_so
 from jaxkkt.specs.optimizers import Optax
 
 log = logging.getLogger("jaxkkt")
 
 T = TypeVar("T")
 
-FOLDER = "traces"
+FOLDER = "jaxkkt-traces"
 MOST_BYTES = 2**28
-# Whose functions and classes a name tells: the environment has the versions of these, and the
-# package's code.
-TOLD_BY_NAME = frozenset(("jaxkkt", "jax", "jaxlib", "optax", "numpy", "builtins"))
+# Whose functions and classes a name tells: the versions of these are known, and the package's code.
+LIBRARIES = "jax", "jaxlib", "optax", "numpy"
+TOLD_BY_NAME = {"builtins", "jaxkkt", *LIBRARIES}
 # JAX's settings that have these in their names say where it computes, keeps and tells.
 WHERE = "cache", "device", "dump", "log"
 DIGEST_BYTES = sha256().digest_size
@@ -44,15 +47,24 @@ class Program(NamedTuple):
     arguments: tuple[Any, ...]
     donates: bool = False
 
+    @property
+    def name(self) -> str:
+        """That of the function, by which JAX tells it."""
+        function = self.function
+        while isinstance(function, partial):
+            function = function.func
+        return str(function.__name__)
+
     def lowered(self) -> Any:
         donated = 0 if self.donates else ()
         return jax.jit(self.function, donate_argnums=donated).lower(*self.arguments)
 
 
 class Traced(NamedTuple):
-    """A program's StableHLO, and the structures of what it is given and returns."""
+    """A program's StableHLO, its name, and the structures of what it is given and returns."""
 
     code: bytes
+    name: str
     given: Any
     returned: Any
     donates: bool
@@ -68,8 +80,10 @@ class Traced(NamedTuple):
             returned.append(structure)
             return found
 
-        exported = export.export(jax.jit(of_leaves))(*leaves)
-        return cls(bytes(exported.serialize()), given, returned[0], program.donates)
+        platforms = ["cpu"] if device().platform == "cpu" else None  # JAX's default is a GPU's
+        exported = export.export(jax.jit(of_leaves), platforms=platforms)(*leaves)
+        code = bytes(exported.serialize())
+        return cls(code, program.name, given, returned[0], program.donates)
 
     def lowered(self) -> Any:
         exported = export.deserialize(bytearray(self.code))
@@ -78,6 +92,7 @@ class Traced(NamedTuple):
             found = exported.call(*jax.tree.leaves(arguments))
             return jax.tree.unflatten(self.returned, found)
 
+        call.__name__ = call.__qualname__ = self.name
         leaves = [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in exported.in_avals]
         return Program(call, jax.tree.unflatten(self.given, leaves), self.donates).lowered()
 
@@ -97,22 +112,28 @@ def compiled(
         return one.lowered().compile(compiler_options=dict(options(name)))
 
     path = _path(asked)
-    with _told("a trace cannot be read"):
+    try:
         if (found := _read(path)) is not None:
             beside, parts = found
             return beside, {name: ready(name, one) for name, one in parts.items()}
+    except Exception as error:
+        log.info("a trace cannot be read: %s", error)
     beside, programs = make()
     done, parts = dict[str, Any](), dict[str, Traced]()
+    keeps = path is not None and was_always_so()
     for name, program in programs.items():
-        if path is not None:
-            with _told("a trace is not kept"):
+        if keeps:
+            try:
                 traced = Traced.of(program)
                 done[name] = ready(name, traced)
                 parts[name] = traced
+            except Exception as error:  # what JAX cannot write down
+                log.info("a trace is not kept: %s", error)
+                keeps = False
         if name not in done:
             done[name] = ready(name, program)
-    if parts.keys() == done.keys():
-        _write(path, (beside, parts))
+    if keeps:
+        _write(asked, path, (beside, parts))
     return beside, done
 
 
@@ -121,25 +142,18 @@ def kept(asked: Any, make: Callable[[], T]) -> T:
 
     Where JAX keeps compiled programs in a folder it is made once, and read from there by other
     processes. Not so where what is asked for holds functions or classes from elsewhere, for a name
-    does not tell what those compute; nor where the package is no more what its files say. What
-    cannot be read is made, and what cannot be written is not kept.
+    does not tell what those compute; nor where the package is not what its files say. What cannot
+    be read is made, and what cannot be written is not kept.
     """
     path = _path(asked)
-    with _told("a trace cannot be read"):
+    try:
         if (found := _read(path)) is not None:
             return found
-    made = make()
-    _write(path, made)
-    return made
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """What raises is told to who looks for it, and nothing else becomes of it."""
-    try:
-        yield
     except Exception as error:
-        log.debug("%s: %s", what, error)
+        log.info("a trace cannot be read: %s", error)
+    made = make()
+    _write(asked, path, made)
+    return made
 
 
 class _Teller(pickle.Pickler):
@@ -147,7 +161,9 @@ class _Teller(pickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, type) and issubclass(thing, Optax) and thing is not Optax:
-            return thing.made_as
+            make, arguments = thing.made_as
+            if make(*arguments) is thing:
+                return thing.made_as
         if callable(thing):
             module = str(getattr(thing, "__module__", None) or "builtins")
             if module.split(".")[0] not in TOLD_BY_NAME:
@@ -157,26 +173,33 @@ class _Teller(pickle.Pickler):
 
 def _path(asked: Any) -> Path | None:
     """The file of what is asked for; None where nothing is kept."""
+    if not is_as_written():
+        return None
     config: Any = jax.config
     folder = config.jax_compilation_cache_dir
     if not folder or "://" in folder or not config.jax_enable_compilation_cache:
         return None
-    told = BytesIO()
+    told, home = BytesIO(), Path(folder) / FOLDER
     try:
         _Teller(told).dump(asked)
-        if not is_as_written():
-            return None
-        make_private(Path(folder) / FOLDER)
+        if home.is_symlink():
+            raise PermissionError(f"{home} is a link")
+        make_private(home)
         settings = {
             name: getattr(config, name, value)
             for name, value in config.values.items()
             if not any(word in name for word in WHERE)
         }
-    except (pickle.PicklingError, AttributeError, TypeError, OSError) as error:
+    except Exception as error:
         log.debug("a trace is not kept: %s", error)
         return None
-    told.write(repr((environment(), sorted(settings.items()))).encode())
-    return Path(folder) / FOLDER / sha256(told.getvalue()).hexdigest()
+    told.write(repr((environment(), _libraries(), sorted(settings.items()))).encode())
+    return home / sha256(told.getvalue()).hexdigest()
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    return {name: version(name) for name in LIBRARIES}
 
 
 def _read(path: Path | None) -> Any:
@@ -184,16 +207,19 @@ def _read(path: Path | None) -> Any:
     if path is None or not path.exists():
         return None
     content = path.read_bytes()
-    os.utime(path)
     digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-    return pickle.loads(rest) if digest == _digest(path, rest) else None
+    if digest != _digest(path, rest):
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return pickle.loads(rest)
 
 
-def _write(path: Path | None, made: Any) -> None:
-    """Whole or not at all; those that were not used for longest make room."""
-    if path is None:
+def _write(asked: Any, path: Path | None, made: Any) -> None:
+    """Whole or not at all, and only where it is still what the file's name tells."""
+    if path is None or not was_always_so() or _path(asked) != path:
         return
-    with _told("a trace is not kept"):
+    try:
         content = pickle.dumps(made)
         with NamedTemporaryFile(dir=path.parent, delete=False) as file:
             try:
@@ -203,16 +229,25 @@ def _write(path: Path | None, made: Any) -> None:
             except BaseException:
                 os.unlink(file.name)
                 raise
-        size = 0
-        for one in sorted(path.parent.iterdir(), key=_last_used, reverse=True):
-            size += one.stat().st_size
-            if size > MOST_BYTES:
-                one.unlink(missing_ok=True)
+        _make_room(path.parent)
+    except Exception as error:  # what cannot be pickled, a full disk
+        log.info("a trace is not kept: %s", error)
 
 
 def _digest(path: Path, content: bytes) -> bytes:
     return sha256(path.name.encode() + content).digest()
 
 
-def _last_used(path: Path) -> int:
-    return path.stat().st_mtime_ns
+def _make_room(folder: Path) -> None:
+    """Those that were not used for longest go."""
+    found = list[tuple[int, int, Path]]()
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process makes room, too
+            about = path.stat()
+            if re.fullmatch("[0-9a-f]{64}", path.name):
+                found.append((about.st_mtime_ns, about.st_size, path))
+    size = 0
+    for _, bytes_, path in sorted(found, reverse=True):
+        size += bytes_
+        if size > MOST_BYTES:
+            path.unlink(missing_ok=True)

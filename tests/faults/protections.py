@@ -31,6 +31,7 @@ class Protection(NamedTuple):
 _SEGMENTS, _LOCK, _STORE = "store/segments.py", "store/lock.py", "store/store.py"
 _STORED, _DRIVER, _DEVICES = "engine/stored.py", "engine/driver.py", "engine/devices.py"
 _TRAJECTORIES, _TRACES = "engine/trajectories.py", "engine/traces.py"
+_LOADED = "loaded.py"
 
 PROTECTIONS = (
     Protection(
@@ -301,8 +302,8 @@ PROTECTIONS = (
         21,
         "a trace is read whole or not at all",
         _TRACES,
-        "    return pickle.loads(rest) if digest == _digest(path, rest) else None\n",
-        "    return pickle.loads(rest)\n",
+        "    if digest != _digest(path, rest):\n",
+        "    if False:\n",
         "test_traces.py::test_a_broken_file_is_made_anew",
     ),
     Protection(
@@ -317,15 +318,15 @@ PROTECTIONS = (
         21,
         "JAX's settings tell a trace",
         _TRACES,
-        "    told.write(repr((environment(), sorted(settings.items()))).encode())\n",
-        "    told.write(repr(environment()).encode())\n",
+        "    told.write(repr((environment(), _libraries(), sorted(settings.items()))).encode())\n",
+        "    told.write(repr((environment(), _libraries())).encode())\n",
         "test_traces.py::test_other_settings_of_jax_are_another_trace",
     ),
     Protection(
         21,
         "the package's code tells a trace",
         _TRACES,
-        "    told.write(repr((environment(), sorted(settings.items()))).encode())\n",
+        "    told.write(repr((environment(), _libraries(), sorted(settings.items()))).encode())\n",
         "    told.write(repr(sorted(settings.items())).encode())\n",
         "test_traces.py::test_files_that_are_edited_are_seen_at_once_and_by_the_next_process",
     ),
@@ -339,11 +340,59 @@ PROTECTIONS = (
     ),
     Protection(
         21,
+        "no class that was made of one of optax's",
+        _TRACES,
+        "            if make(*arguments) is thing:\n",
+        "            if True:\n",
+        "test_traces.py::test_what_a_name_does_not_tell_is_made_each_time",
+    ),
+    Protection(
+        21,
         "no trace of a package that was changed",
         _TRACES,
-        "        if not is_as_written():\n",
-        "        if False:\n",
+        "    if not is_as_written():\n",
+        "    if False:\n",
         "test_traces.py::test_nothing_is_read_or_written_once_the_package_was_changed",
+    ),
+    Protection(
+        21,
+        "no trace of one that was changed before",
+        _TRACES,
+        "    if path is None or not was_always_so() or _path(asked) != path:\n",
+        "    if path is None or _path(asked) != path:\n",
+        "test_traces.py::test_nothing_is_read_or_written_once_the_package_was_changed",
+    ),
+    Protection(
+        21,
+        "no trace of what changed meanwhile",
+        _TRACES,
+        "    if path is None or not was_always_so() or _path(asked) != path:\n",
+        "    if path is None or not was_always_so():\n",
+        "test_traces.py::test_what_changes_while_it_is_made_is_not_kept",
+    ),
+    Protection(
+        21,
+        "files that were edited are seen",
+        _LOADED,
+        "    found = _has_its_files() and _holds_the_same()\n",
+        "    found = _holds_the_same()\n",
+        "test_traces.py::test_files_that_are_edited_are_seen_at_once_and_by_the_next_process",
+    ),
+    Protection(
+        21,
+        "another way to train is seen",
+        _LOADED,
+        '            elif hasattr(value, "register") and hasattr(value, "registry"):\n',
+        "            elif False:\n",
+        "test_traces.py::test_another_way_to_train_by_a_protocol_is_seen",
+    ),
+    Protection(
+        21,
+        "what was there is noted once",
+        _LOADED,
+        "    if not _remembered:\n",
+        "    if True:\n",
+        "test_traces.py::test_reloading_the_package_is_no_way_around",
     ),
     Protection(
         23,
