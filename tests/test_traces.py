@@ -335,7 +335,7 @@ def test_a_program_that_was_read_computes_the_same(folder):
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "never"])
 def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
-    shape = jax.ShapeDtypeStruct((3,), float)
+    shape = jax.ShapeDtypeStruct((3,), jnp.float32)
 
     def make():
         return None, {"it": Program(lambda x: x + 1, (shape,))}
