@@ -351,14 +351,16 @@ def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
     assert before or not list(folder.iterdir())
 
 
+BATCHES = {"optimizer": jk.Descent(learning_rate=0.1), "batch_size": 2, "max_steps": 50}
+
+
 @pytest.mark.parametrize(
     "how",
     [
-        {},
-        {"optimizer": jk.Descent(learning_rate=0.1), "batch_size": 2, "max_steps": 50},
-        {"curve": jk.Curve([-0.5])},
+        pytest.param({}, id="flow"),
+        pytest.param(BATCHES, id="batches", marks=pytest.mark.slow),
+        pytest.param({"curve": jk.Curve([-0.5])}, id="curve", marks=pytest.mark.slow),
     ],
-    ids=["flow", "batches", "curve"],
 )
 def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder, how):
     runs = jk.grid(d=4, samples=5, width=6, seed=range(3), measure=jk.Flips(), **how)
