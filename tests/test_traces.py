@@ -310,9 +310,8 @@ def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
 
 def test_a_program_that_was_read_computes_the_same(folder):
     def function(batch, numbers):
-        return {"sum": batch[0] + numbers["b"], "key": jax.random.fold_in(batch[1], 3)}, numbers[
-            "a"
-        ]
+        array, key = batch
+        return {"sum": array + numbers["b"], "key": jax.random.fold_in(key, 3)}, numbers["a"]
 
     batch = jnp.arange(3.0), jax.random.key(1)
     given = {"a": jnp.int32(2), "b": jnp.ones(3)}
