@@ -353,12 +353,13 @@ def test_programs_that_jax_cannot_read_are_traced(folder, monkeypatch, before):
 BATCHES = {"optimizer": jk.Descent(learning_rate=0.1), "batch_size": 2, "max_steps": 50}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
         pytest.param({}, id="flow"),
-        pytest.param(BATCHES, id="batches", marks=pytest.mark.slow),
-        pytest.param({"curve": jk.Curve([-0.5])}, id="curve", marks=pytest.mark.slow),
+        pytest.param(BATCHES, id="batches"),
+        pytest.param({"curve": jk.Curve([-0.5])}, id="curve"),
     ],
 )
 def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder, how):
