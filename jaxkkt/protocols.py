@@ -177,7 +177,12 @@ class Protocol(Training, kw_only=False):
 
     @property
     def _gram(self) -> bool:
-        return self.ball is None and set(self.trained) == set(ALL_PARAMETERS)
+        return self.ball is None and not self.fixed
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The parameters that do not move."""
+        return tuple(name for name in ALL_PARAMETERS if name not in self.trained)
 
     def full_batch(self, samples: int) -> bool:
         return self.batch_size is None or samples <= self.batch_size

@@ -31,7 +31,7 @@ def test_every_sample_is_used_once_in_an_epoch(padding):
     @jax.jit
     def batch(seed, steps, order):
         state = start._replace(key=jax.random.key(seed), steps=steps, order=order)
-        return training._mini_batch(state, data, protocol)
+        return training.mini_batch(state, data, protocol)
 
     def epoch(seed, number):
         batches, order = [], jnp.full_like(start.order, -1)
@@ -65,7 +65,7 @@ def test_an_epoch_is_shuffled_once():
 
     def batch(steps):
         state = start._replace(steps=steps, order=mine)
-        return training._mini_batch(state, data, protocol)[:2]
+        return training.mini_batch(state, data, protocol)[:2]
 
     (some, orders) = jax.vmap(batch)(jnp.array([1, 3], jnp.int32))
     np.testing.assert_array_equal(orders[0], mine)

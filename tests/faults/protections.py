@@ -397,7 +397,7 @@ PROTECTIONS = (
     Protection(
         23,
         "a run ends with all of its state, where another goes on from there",
-        "training.py",
+        "training/steps.py",
         "protocol, keep=pause is not None)\n",
         "protocol, keep=False)\n",
         "test_trajectories.py::test_each_has_the_bits_of_itself_alone",

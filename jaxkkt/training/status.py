@@ -1,0 +1,50 @@
+"""How a run stands or ended."""
+
+from jaxkkt.outcomes import Outcome
+
+
+class Status(Outcome):
+    """How a run stands or ended. `describe` gives each a sentence and a remedy."""
+
+    RUNNING = 0, "still training"
+    CONVERGED = 1, "the log loss reached the target"
+    STEP_CAP = 2, "the step cap came before the target log loss: raise max_steps"
+    NOT_SEPARABLE = (
+        3,
+        "a sample was still misclassified at the step cap: use a wider network or more steps, "
+        "and look for equal points with opposite labels",
+    )
+    DIVERGED = (
+        4,
+        "the loss became NaN or infinite: lower the learning rate or delta, or use a wider "
+        "network if no neuron is active on some sample",
+    )
+    STALLED = (
+        5,
+        "the gradient is exactly zero: no neuron is active on any sample that the loss weighs, or "
+        "equal points with opposite labels cancel",
+    )
+    LEFT_BALL = (
+        6,
+        "a neuron came to the edge of the ball around its start: this is the network there",
+    )
+    LEFT_AT_ONCE = (
+        7,
+        "the first step would have taken a neuron out of the ball around its start: lower the "
+        "learning rate or delta, or ask for a larger ball",
+    )
+    SETTLED = 8, "robust training accuracy has stopped rising"
+    PAUSED = 9, "at a moment at which it is measured: it goes on from here"
+    RAISED = (
+        10,
+        "its data or measurements raised an error, which `error` tells: mend what raised; the same "
+        "sweep tries it again",
+    )
+    LAST_EPOCH = (
+        11,
+        "robust training accuracy still rose at the last epoch: raise epochs to see it settle",
+    )
+
+
+# A run that ended as its protocol meant it to; means are over these.
+SUCCEEDED = (Status.CONVERGED, Status.LEFT_BALL, Status.SETTLED, Status.LAST_EPOCH)
