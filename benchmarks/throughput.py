@@ -31,9 +31,10 @@ import numpy as np
 import jaxkkt as jk
 from benchmarks import timing
 from jaxkkt.engine import draws, measuring, merging, slots
-from jaxkkt.engine.buckets import Bucket, padding_share, plan
+from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
+from jaxkkt.engine.planning import padding_share, plan
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.tally import Tally

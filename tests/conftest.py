@@ -82,4 +82,4 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture
 def one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks train one by one, as large ones do, instead of many at a time."""
-    monkeypatch.setattr("jaxkkt.engine.buckets.LANES_OF_A_CORE", ())
+    monkeypatch.setattr("jaxkkt.engine.lane_counts.LANES_OF_A_CORE", ())

@@ -18,9 +18,10 @@ from cases import rows_in, sweep
 from threadpoolctl import threadpool_info
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, executors
 from jaxkkt.engine import devices as engine_devices
+from jaxkkt.engine import executors, lane_counts
 from jaxkkt.engine.devices import cores, devices, environment, using
+from jaxkkt.engine.planning import plan
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
 from jaxkkt.store import Writer
@@ -32,11 +33,11 @@ import json, sys, threading
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import jaxkkt as jk
-from jaxkkt.engine import buckets, streams
+from jaxkkt.engine import lane_counts, streams
 from jaxkkt.engine.devices import device
 
-buckets.cores = lambda: 4
-buckets.LANES_OF_A_CORE = ()  # so that few small runs fill several devices
+lane_counts.cores = lambda: 4
+lane_counts.LANES_OF_A_CORE = ()  # so that few small runs fill several devices
 used, run_bucket = set(), streams.run_bucket
 all_streams = threading.Barrier(4, timeout=60)  # none takes a run before all are there
 def recorded(bucket, queue, programs, *rest):
@@ -176,12 +177,12 @@ class TestDevices:
     def test_accelerators_share_the_runs_and_have_a_stream_each(self):
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
         gpus = [SimpleNamespace(platform="gpu")] * 4
-        (alone,) = buckets.plan(runs, gpus[:1])
-        (shared,) = buckets.plan(runs, gpus)
+        (alone,) = plan(runs, gpus[:1])
+        (shared,) = plan(runs, gpus)
         assert alone.lanes == 40
         assert shared.lanes == 10
-        assert buckets.streams([shared], gpus) == 4
-        assert buckets.streams([alone], gpus) == 1
+        assert lane_counts.streams([shared], gpus) == 4
+        assert lane_counts.streams([alone], gpus) == 1
 
     def test_unlike_devices_are_left_out(self, monkeypatch):
         other = SimpleNamespace(device_kind="display")

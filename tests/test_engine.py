@@ -17,10 +17,10 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, lanes, results, slots, streams
-from jaxkkt.engine.buckets import LARGEST_PADDING_SHARE, padding_share, plan
+from jaxkkt.engine import costs, lane_counts, lanes, results, slots, streams
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.lanes import run_bucket
+from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.tally import Tally
@@ -68,7 +68,7 @@ class TestPlan:
             planned_for(jk.grid(d=d, samples=m, width=k, seed=0))[0]
             for d, m, k in ((100, 100, 8000), (700, 189, 1000))
         )
-        per_element = buckets.OPERATIONS_PER_ELEMENT
+        per_element = costs.OPERATIONS_PER_ELEMENT
         assert wide.representation == square.representation == "gram"
         assert wide.padded_work == wide.useful_work == (2 * 100 + per_element) * 100 * 8000
         assert wide.padded_work > square.padded_work == (2 * 189 + per_element) * 189 * 1000
@@ -82,9 +82,11 @@ class TestPlan:
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
         (bucket,) = planned_for(runs, "gpu")
         assert 8 <= bucket.lanes <= 40
-        assert buckets.streams(planned_for(runs), jax.devices("cpu")) == min(40, buckets.cores())
+        assert lane_counts.streams(planned_for(runs), jax.devices("cpu")) == min(
+            40, lane_counts.cores()
+        )
         huge = planned_for(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
-        assert buckets.streams(huge, jax.devices("cpu")) == 1
+        assert lane_counts.streams(huge, jax.devices("cpu")) == 1
 
     def test_an_accelerator_never_has_one_lane(self):
         """A batch of one is compiled to other bits."""
@@ -176,7 +178,7 @@ class TestRuns:
         runs = jk.grid(**axes, measure=squared_norm)
         tables = []
         for cores in (1, 3):
-            monkeypatch.setattr(buckets, "cores", lambda cores=cores: cores)
+            monkeypatch.setattr(lane_counts, "cores", lambda cores=cores: cores)
             assert jk.plan_sweep(runs).streams == cores
             tables.append(sweep(runs))
         xr.testing.assert_identical(*tables)

@@ -8,8 +8,9 @@ import xarray as xr
 from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import buckets, driver, lanes, slots, streams
-from jaxkkt.engine.buckets import lane_bytes
+from jaxkkt.engine import driver, lane_counts, lanes, slots, streams
+from jaxkkt.engine.costs import lane_bytes
+from jaxkkt.engine.planning import plan
 
 RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 
@@ -18,7 +19,7 @@ RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 def eight_lanes(monkeypatch):
     """Buckets of eight lanes, and a function that lets those of more than so many not fit."""
     plan = driver.plan
-    monkeypatch.setattr(buckets, "_lanes_of_a_core", lambda m, k: 8)
+    monkeypatch.setattr(lane_counts, "lanes_of_a_core", lambda m, k: 8)
     monkeypatch.setattr(driver, "plan", lambda runs, devices: plan(runs, devices))
     monkeypatch.setattr(driver, "streams", lambda *_: 1)
     compiled, tried = streams.compile_bucket, []
@@ -131,12 +132,12 @@ def test_other_errors_of_the_device_are_raised(eight_lanes, monkeypatch):
 def test_lanes_pay_for_turns(monkeypatch):
     """As many as runs where those are small; of large ones turns cost little."""
     small, large = (1000, 10**6, 2.5e6, 400), (300, 10**6, 4e9, 400)
-    assert buckets._lanes(*small) == 1000
-    few = buckets._lanes(*large)
+    assert lane_counts.lanes_of_an_accelerator(*small) == 1000
+    few = lane_counts.lanes_of_an_accelerator(*large)
     assert few < 30
-    monkeypatch.setattr(buckets, "OPERATIONS_PER_TURN", 0)
-    assert buckets._lanes(*small) == 500
-    assert buckets._lanes(*large) <= few
+    monkeypatch.setattr(lane_counts, "OPERATIONS_PER_TURN", 0)
+    assert lane_counts.lanes_of_an_accelerator(*small) == 500
+    assert lane_counts.lanes_of_an_accelerator(*large) <= few
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,13 @@ def test_what_lanes_may_fill(told, expected):
 
 def test_the_lanes_come_from_the_memory(monkeypatch):
     runs = jk.grid(d=1000, samples=2000, width=1000, seed=range(500))
-    monkeypatch.setattr(buckets, "_lanes", lambda runs, most, *_: most)
+    monkeypatch.setattr(lane_counts, "lanes_of_an_accelerator", lambda runs, most, *_: most)
     found = []
     for gigabytes in (16, 80):
         gpu = SimpleNamespace(
             platform="gpu", memory_stats=lambda b=gigabytes: {"bytes_limit": b * 2**30}
         )
-        (bucket,) = buckets.plan(runs, [gpu])
+        (bucket,) = plan(runs, [gpu])
         assert 0.3 * gigabytes * 2**30 < bucket.bytes <= 0.4 * gigabytes * 2**30
         found.append(bucket.lanes)
     assert found[1] > 4 * found[0]

@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import xarray as xr
 
 from jaxkkt.engine import results
-from jaxkkt.engine.buckets import Bucket, padding_share, plan, streams, structure_of
+from jaxkkt.engine.buckets import Bucket, structure_of
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
+from jaxkkt.engine.lane_counts import streams
 from jaxkkt.engine.names import dimensions_of, names_of, require_free_names
+from jaxkkt.engine.planning import padding_share, plan
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.rows import Row

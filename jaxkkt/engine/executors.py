@@ -17,8 +17,9 @@ from typing import Protocol as Interface
 
 import cloudpickle
 
-from jaxkkt.engine.buckets import Bucket, streams
+from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
+from jaxkkt.engine.lane_counts import streams
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together

@@ -13,7 +13,7 @@ from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over
-from jaxkkt.engine.buckets import lane_bytes
+from jaxkkt.engine.costs import lane_bytes
 from jaxkkt.engine.devices import Here, device, here
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for

@@ -453,7 +453,7 @@ PROTECTIONS = (
     Protection(
         25,
         "at least two lanes on an accelerator",
-        "engine/buckets.py",
+        "engine/lane_counts.py",
         "    lanes = np.arange(2, max(2, min(most, trajectories)) + 1)\n",
         "    lanes = np.arange(1, max(1, min(most, trajectories)) + 1)\n",
         "test_engine.py::TestPlan",

@@ -1,0 +1,171 @@
+"""Which runs share a bucket, and what that is like.
+
+A bucket is a function of the runs, the protocol and the devices, never of what is left to do: a
+resumed sweep compiles the same shapes and so gives the same bits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxkkt.engine import lane_counts
+from jaxkkt.engine.buckets import Bucket, all_measured, structure_of
+from jaxkkt.engine.costs import lane_bytes, slot_bytes, work
+from jaxkkt.engine.merging import Shape, merge
+from jaxkkt.engine.trajectories import Trajectory, trajectories
+from jaxkkt.protocols import Training
+from jaxkkt.representations import Representation
+from jaxkkt.runs.columns import distinct
+from jaxkkt.runs.run import Curve, Run, order_of
+from jaxkkt.specs.data import Data, round_up
+from jaxkkt.specs.same import Same, by_identity
+
+LARGEST_PADDING_SHARE = 0.25
+# Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
+# long: buckets of few runs share programs of round sizes, others have their own.
+SECONDS_PER_ELEMENT = 1.5e-7
+SECONDS_PER_PROGRAM = 2.0
+
+
+def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
+    """Buckets for `runs` on these devices, of one kind; those of the shortest steps first.
+
+    Only runs whose protocols differ in numbers alone share a bucket, and of these only those of one
+    representation and batch, and those that share trajectories or none of them. Their shapes share
+    one where `merging.merge` says that padding is cheaper than compiling, while it stays below
+    `LARGEST_PADDING_SHARE` of all work.
+    """
+    alike: dict[tuple[bool, Same], list[Trajectory]] = {}
+    for one in trajectories(runs):
+        alike.setdefault((len(one) > 1, one[0].apart_from_seed), []).append(one)
+    groups: dict[_Kind, dict[tuple[int, int, int], list[Trajectory]]] = {}
+    for same in alike.values():
+        first = same[0][0]
+        by_shape = groups.setdefault(_kind(same[0]), {})
+        by_shape.setdefault((first.samples, first.d, first.width), []).extend(same)
+    found = []
+    allowed = LARGEST_PADDING_SHARE * sum(
+        len(same) * kind.work(*shape)
+        for kind, shapes in groups.items()
+        for shape, same in shapes.items()
+    )
+    for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
+        protocol = next(iter(by_shape.values()))[0][0].protocol
+        merged = [Shape((shape,), *shape) for shape in by_shape]
+        if protocol.takes_padding:
+            counts = {shape: len(same) for shape, same in by_shape.items()}
+            steps = protocol.guessed_steps
+            merged, allowed = merge(counts, kind.work, steps, allowed)
+        for union in merged:
+            some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
+            found.append(_bucket(some, union, kind, devices))
+    least: dict[Any, int] = {}
+    for b in found:
+        least[b.shared] = min(b.slots, least.get(b.shared, b.slots))
+    found = [replace(b, slots=least[b.shared]) for b in found]
+    return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
+
+
+def padding_share(buckets: Sequence[Bucket]) -> float:
+    """Share of all work that is spent on padding."""
+    return 1 - sum(b.useful_work for b in buckets) / sum(b.padded_work for b in buckets)
+
+
+class _Kind(NamedTuple):
+    """What runs of one bucket have in common: the structure of their training."""
+
+    training: Any
+    representation: Representation
+    batch: int | None
+    curve: Any
+    resumes: bool
+
+    def seen(self, m: Any) -> Any:
+        """How many of m samples a step sees: of all, or of a batch; an array of an array."""
+        if self.batch is None:
+            return m
+        return min(m, self.batch) if isinstance(m, int) else np.minimum(m, self.batch)
+
+    def work(self, m: Any, d: Any, k: Any) -> Any:
+        """Operations of a step, of a size or of arrays of sizes."""
+        return work(self.representation, self.seen(m), d, k)
+
+
+def _kind(one: Trajectory) -> _Kind:
+    return _kind_of(one[0].protocol, one[0].data, one[0].curve, len(one) > 1)
+
+
+@by_identity
+def _kind_of(protocol: Training, data: Data, curve: Curve | None, shared: bool) -> _Kind:
+    m = data.samples
+    return _Kind(
+        structure_of(protocol),
+        protocol.representation_for(m, data.d),
+        None if protocol.full_batch(m) else protocol.batch_size,  # type: ignore[attr-defined]
+        None if curve is None else (curve.dimension, len(curve.moments)),
+        shared or curve is not None,
+    )
+
+
+def _order(shapes: dict[tuple[int, int, int], list[Trajectory]]) -> str:
+    """Sorts kinds, whatever the order of the runs."""
+    return min(str(one[0].to_json()) for same in shapes.values() for one in same[:1])
+
+
+def _longest_first(shape: tuple[int, int, int]) -> tuple[float, ...]:
+    """Sorts shapes, so that what is left at the end is short."""
+    m, d, k = shape
+    return -m / d, -m, k
+
+
+def _bucket(
+    some: Mapping[tuple[int, int, int], Sequence[Trajectory]],
+    shape: Shape,
+    kind: _Kind,
+    devices: Sequence[Any],
+) -> Bucket:
+    in_order = (sorted(same, key=lambda one: order_of(one[0])) for same in some.values())
+    found = list(chain.from_iterable(in_order))
+    runs = list(chain.from_iterable(found))
+    kinds = distinct(runs)
+    m, d, k = tight = shape.m, shape.d, shape.k
+    protocol = runs[0].protocol
+    ball = getattr(protocol, "ball", None) is not None
+    batch = kind.seen(m)
+    of_one = slot_bytes(kind.representation, m, batch, k, d, ball)
+    operations = float(kind.work(m, d, k))
+    side_by_side = devices[0].platform != "cpu"
+    if side_by_side:
+        mine, most = -(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one
+        lanes = lane_counts.lanes_of_an_accelerator(mine, most, operations, protocol.guessed_steps)
+        slots = lanes
+    elif any(one.on_host for run in kinds for one in all_measured(run)):
+        lanes = slots = 1  # so that a row lands, and a stop is heard, after each
+    else:
+        lanes = lane_counts.within_a_turn(lane_counts.lanes_of_a_core(batch, k), of_one)
+        slots = lanes * lane_counts.runs_of_a_lane(
+            lanes, len(found), operations * protocol.guessed_steps, of_one
+        )
+    round_sizes = round_up(m), round_up(d), round_up(k)
+    wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
+    at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
+    any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
+    exact = list(some) == [tight] and not any_size
+    return Bucket(
+        tuple(found),
+        *tight,
+        kind.representation,
+        batch,
+        lanes,
+        slots,
+        side_by_side,
+        drawn_at=tight if exact else at,
+        measured_at=at,
+        lane_bytes=of_one,
+        resumes=kind.resumes,
+        starts=any("start" in one.needs() for run in kinds for one in all_measured(run)),
+    )
