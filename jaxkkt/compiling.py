@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# LLVM's cheaper passes: a third less to compile, and the same bits. In one piece, since every core
-# has programs of its own to compile: a tenth less than in copies of the module, a kernel each.
-CHEAPER_PASSES = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+# LLVM's cheaper passes: a third less to compile, and the same bits.
+CHEAPER_PASSES = {"xla_backend_optimization_level": 1}
 # XLA's older emitters besides: for large programs of many small operations, with other rounding.
 OLDER_EMITTERS = {**CHEAPER_PASSES, "xla_cpu_use_fusion_emitters": False}
 
