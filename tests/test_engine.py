@@ -82,9 +82,8 @@ class TestPlan:
         runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
         (bucket,) = planned_for(runs, "gpu")
         assert 8 <= bucket.lanes <= 40
-        assert lane_counts.streams(planned_for(runs), jax.devices("cpu")) == min(
-            40, lane_counts.cores()
-        )
+        on_cpu = lane_counts.streams(planned_for(runs), jax.devices("cpu"))
+        assert on_cpu == min(40, lane_counts.cores())
         huge = planned_for(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
         assert lane_counts.streams(huge, jax.devices("cpu")) == 1
 
@@ -97,7 +96,7 @@ class TestPlan:
     def test_a_ball_keeps_the_initial_weights_too(self):
         ball = jk.lazy.lazy_flow(1.0)
         inside, free = (
-            planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].lane_bytes
+            planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].slot_bytes
             for protocol in (ball, ball.replace(ball=None))
         )
         assert inside - free == 4 * 8 * 30

@@ -29,7 +29,7 @@ class Bucket:
     `side_by_side` on an accelerator; on a CPU another takes the lane of one that ends. Drawn and
     measured are as many as a `turn` takes, at shapes that may be larger, which buckets of few runs
     share: `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
-    `lane_bytes`, in float32.
+    `slot_bytes`, in float32.
     Where it `resumes` a run may go on from where it paused to be measured, or another ended. Where
     a measurement asks for them, networks are taken out with their `starts`.
     """
@@ -45,7 +45,7 @@ class Bucket:
     side_by_side: bool
     drawn_at: tuple[int, int, int]
     measured_at: tuple[int, int, int]
-    lane_bytes: int
+    slot_bytes: int
     resumes: bool
     starts: bool
 
@@ -118,7 +118,7 @@ class Bucket:
     def bytes(self) -> int:
         """Memory of one stream's slots, and of the lanes that runs are copied into."""
         copies = self.lanes if 1 < self.lanes < self.slots else 0
-        return (self.slots + copies) * self.lane_bytes
+        return (self.slots + copies) * self.slot_bytes
 
     @property
     def trained_by(self) -> str:
@@ -153,8 +153,3 @@ def _measured_alike(run: Run) -> Any:
     curve = None if run.curve is None else structure_of(run.curve.measure)
     data = type(run.data), run.data.label
     return structure_of(run.measure), curve, data
-
-
-def all_measured(run: Run) -> tuple[Measurement, ...]:
-    """At its end and on its way."""
-    return run.measure + (() if run.curve is None else run.curve.measure)

@@ -29,9 +29,9 @@ SECONDS_WORTH_SAVING = 5.0
 class OutOfMemory(Exception):
     """The device's memory does not hold the lanes; `left` were in them, each of so many bytes."""
 
-    def __init__(self, left: Sequence[Trajectory], lane_bytes: int) -> None:
+    def __init__(self, left: Sequence[Trajectory], slot_bytes: int) -> None:
         super().__init__(
-            f"no memory for {len(left)} runs at a time, of about {lane_bytes / 2**20:,.1f} MiB "
+            f"no memory for {len(left)} runs at a time, of about {slot_bytes / 2**20:,.1f} MiB "
             "each beside what their measurements take: train narrower networks or on fewer "
             "samples, measure less, or take a device of more memory"
         )
@@ -67,7 +67,7 @@ def run_bucket(
             if not out_of_memory(error):
                 raise
             yield [row for row, _ in slots.raised] + slots.take_undrawn()
-            raise OutOfMemory(slots.left, bucket.lane_bytes) from error
+            raise OutOfMemory(slots.left, bucket.slot_bytes) from error
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxkkt.engine import lane_counts
-from jaxkkt.engine.buckets import Bucket, all_measured, structure_of
+from jaxkkt.engine.buckets import Bucket, structure_of
 from jaxkkt.engine.costs import lane_bytes, slot_bytes, work
 from jaxkkt.engine.merging import Shape, merge
 from jaxkkt.engine.trajectories import Trajectory, trajectories
+from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation
 from jaxkkt.runs.columns import distinct
@@ -143,7 +144,7 @@ def _bucket(
         mine, most = -(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one
         lanes = lane_counts.lanes_of_an_accelerator(mine, most, operations, protocol.guessed_steps)
         slots = lanes
-    elif any(one.on_host for run in kinds for one in all_measured(run)):
+    elif any(one.on_host for run in kinds for one in _all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = lane_counts.within_a_turn(lane_counts.lanes_of_a_core(batch, k), of_one)
@@ -165,7 +166,12 @@ def _bucket(
         side_by_side,
         drawn_at=tight if exact else at,
         measured_at=at,
-        lane_bytes=of_one,
+        slot_bytes=of_one,
         resumes=kind.resumes,
-        starts=any("start" in one.needs() for run in kinds for one in all_measured(run)),
+        starts=any("start" in one.needs() for run in kinds for one in _all_measured(run)),
     )
+
+
+def _all_measured(run: Run) -> tuple[Measurement, ...]:
+    """At its end and on its way."""
+    return run.measure + (() if run.curve is None else run.curve.measure)
