@@ -3,7 +3,7 @@
 `python -m benchmarks.throughput` writes results/throughput.json and prints a table for each part:
 
 - sweeps of one shape, in turns with the same training alone: all streams, compilation apart, and
-  what drawing, placing, stepping, taking out and measuring take of one thread;
+  what drawing, placing, stepping, taking out and measuring take of all streams together;
 - many runs into a store: seconds, the last thousand over the first, memory, opening it again;
 - runs of unlike lengths, which take turns in the lanes: the share of lane-steps that advance a run;
 - an accelerator's plan of 64 lanes, run here: dispatches and transfers a run;
@@ -17,9 +17,8 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -30,7 +29,8 @@ import numpy as np
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.engine import draws, measuring, merging, slots
+from benchmarks.stages import replaced, stages
+from jaxkkt.engine import draws, measuring, merging
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
@@ -39,11 +39,9 @@ from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.stored import Stored
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.telling import Told
-from jaxkkt.garbage import seldom_collected
 
 # d, samples, width, and how many runs a sweep of them has.
 SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))
-STAGES = ("draw", "place", "advance", "decode", "measure")
 EVER = np.iinfo(np.int32).max
 
 
@@ -115,7 +113,7 @@ def shapes(repeats: int, scale: float = 1.0) -> list[dict[str, Any]]:
                 "sweep, ms a run": each * median(whole for whole, _ in pairs),
                 "training alone": each * median(train for _, train in pairs),
                 "ratio": median(whole / train for whole, train in pairs),
-                **{name: each * seconds for name, seconds in stages(bucket, programs).items()},
+                **{name: each * seconds for name, seconds in stages(runs).items()},
                 "raw": pairs,
             }
         )
@@ -140,54 +138,6 @@ def by_lanes(counts: Sequence[int] = (1, 4, 16, 32), networks: int = 64) -> list
     return rows
 
 
-def stages(bucket: Bucket, programs: Programs) -> dict[str, float]:
-    """Seconds that one thread takes for each part of all runs of a bucket."""
-    spent: dict[str, float] = dict.fromkeys(STAGES, 0.0)
-
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            started = time.perf_counter()
-            result = jax.block_until_ready(function(*args))
-            spent[name] += time.perf_counter() - started
-            return result
-
-        return call
-
-    timing_ = programs._replace(
-        place=timed("place", programs.place),
-        advance=timed("advance", programs.advance),
-        decode=timed("decode", programs.decode),
-    )
-    begin = slots.measure_batch
-    measured = timed("measure", lambda *args: begin(*args)())
-
-    def measure_batch(*args: Any) -> Any:
-        found = measured(*args)
-        return lambda: found
-
-    changed = _replaced(
-        (slots, "draw_batch", timed("draw", slots.draw_batch)),
-        (slots, "measure_batch", measure_batch),
-    )
-    with changed, seldom_collected():  # as in a sweep
-        started = time.perf_counter()
-        list(run_bucket(bucket, deque(bucket.trajectories), timing_, Tally()))
-        whole = time.perf_counter() - started
-    return {**spent, "else": whole - sum(spent.values())}
-
-
-@contextmanager
-def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
-    for change in changes:
-        setattr(*change)
-    try:
-        yield
-    finally:
-        for old in before:
-            setattr(*old)
-
-
 def large(count: int) -> dict[str, Any]:
     """So many runs of the smallest shape into a store, and the store opened again."""
     d, samples, width, _ = SHAPES[0]
@@ -206,7 +156,7 @@ def large(count: int) -> dict[str, Any]:
             memory.append(_memory())
 
     watcher = threading.Thread(target=watch)
-    with tempfile.TemporaryDirectory() as folder, _replaced((Stored, "add", look)):
+    with tempfile.TemporaryDirectory() as folder, replaced((Stored, "add", look)):
         watcher.start()
         started = time.perf_counter()
         jk.sweep(runs, store=folder, progress=False)
@@ -306,7 +256,7 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
         program, layout = measure_program(*args)
         return counted(program), layout
 
-    with _replaced(
+    with replaced(
         (draws, "draw_program", lambda *args: counted(draw_program(*args))),
         (measuring, "measure_program", counted_measures),
         (jax, "device_put", put),
@@ -338,7 +288,7 @@ def random_search(count: int, seed: int = 0) -> list[dict[str, Any]]:
     rows, runs = [], list(found.values())
     names = "OPERATIONS_OF_NO_MATTER", "OPERATIONS_PER_COMPILATION"
     for share in (1, 0.1, 0.03):
-        with _replaced(*((merging, name, share * getattr(merging, name)) for name in names)):
+        with replaced(*((merging, name, share * getattr(merging, name)) for name in names)):
             started = time.perf_counter()
             planned = jk.plan_sweep(runs).buckets
             seconds = time.perf_counter() - started

@@ -2,16 +2,15 @@
 between processes."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import is_
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _PACKAGE = __name__.split(".")[0]
 # What Python itself adds to classes.
-_PYTHONS = "__dict__", "__weakref__", "__annotations__", "__annotations_cache__", "__slotnames__"
-
-_Place = tuple[str, ...]
+_PYTHONS = {"__dict__", "__weakref__", "__annotations__", "__annotations_cache__", "__slotnames__"}
 
 
 def _about(path: Path) -> tuple[int, ...]:
@@ -19,16 +18,48 @@ def _about(path: Path) -> tuple[int, ...]:
     return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
 
 
+class _Noted:
+    """What a module, a class or a table held when this was made."""
+
+    def __init__(self, names: Mapping[Any, Any]) -> None:
+        self._names, self._last = names, dict(names)
+        self._held = _without_pythons(self._last)
+
+    def holds(self) -> bool:
+        """Whether it holds the very same now."""
+        now = dict(self._names)
+        # At once where nothing at all has changed, as nearly always.
+        if all(map(is_, now.values(), self._last.values())) and list(now) == list(self._last):
+            return True
+        found, held = _without_pythons(now), self._held
+        if found.keys() != held.keys() or not all(map(is_, map(found.get, held), held.values())):
+            return False
+        self._last = now
+        return True
+
+
+def _without_pythons(names: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Without what Python adds itself, and without modules, which are noted by themselves."""
+    module = "__spec__" in names
+    return {
+        name: value
+        for name, value in names.items()
+        if not (name in _PYTHONS or isinstance(value, ModuleType))
+        and not (module and name.startswith("__"))
+    }
+
+
 # As the import began; none where the package is in an archive.
 _FILES = {path: _about(path) for path in Path(__file__).parent.rglob("*.py")}
-_remembered: dict[_Place, Any] = {}
+_noted: dict[ModuleType, list[_Noted]] = {}
 _changes: set[str] = set()
 
 
 def remember() -> None:
     """Notes what the package's modules hold, once all are imported; once in a process."""
-    if not _remembered:
-        _remembered.update(_held([name for name in sys.modules if name.split(".")[0] == _PACKAGE]))
+    if not _noted:
+        mine = [one for name, one in sys.modules.items() if name.split(".")[0] == _PACKAGE]
+        _noted.update({one: list(map(_Noted, _namespaces(one))) for one in mine})
 
 
 def is_as_written() -> bool:
@@ -60,27 +91,20 @@ def _has_its_files() -> bool:
 
 
 def _holds_the_same() -> bool:
-    modules = list({module for module, *_ in _remembered})
-    if not modules or any(module not in sys.modules for module in modules):
-        return False
-    now = dict(_held(modules))
-    return now.keys() == _remembered.keys() and all(
-        now[place] is value for place, value in _remembered.items()
-    )
+    there = all(sys.modules.get(module.__name__) is module for module in _noted)
+    return bool(_noted) and there and all(one.holds() for some in _noted.values() for one in some)
 
 
-def _held(modules: list[str]) -> Iterator[tuple[_Place, Any]]:
-    for module in modules:
-        for name, value in list(vars(sys.modules[module]).items()):
-            if name.startswith("__") or isinstance(value, ModuleType):
-                continue
-            yield (module, name), value
-            inside: list[tuple[Any, Any]] = []
-            if isinstance(value, type) and value.__module__ == module:
-                inside = [item for item in list(vars(value).items()) if item[0] not in _PYTHONS]
-            elif isinstance(value, dict) and not name.startswith("_"):
-                inside = list(value.items())
-            elif hasattr(value, "register") and hasattr(value, "registry"):
-                inside = list(value.registry.items())
-            for key, one in inside:
-                yield (module, name, str(key)), one
+def _namespaces(module: ModuleType) -> Iterator[Mapping[Any, Any]]:
+    """Of a module, and of its classes, its public tables and what its functions do by type."""
+    names = vars(module)
+    yield names
+    for name, value in list(names.items()):
+        if name.startswith("__"):
+            continue
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            yield vars(value)
+        elif isinstance(value, dict) and not name.startswith("_"):
+            yield value
+        elif hasattr(value, "register") and hasattr(value, "registry"):
+            yield value.registry
