@@ -7,6 +7,7 @@ moment on every size. The loop's whole time is what its steps take, times the st
 paper's schedule needs, without its start and any measurement. "Products alone" is what the matrix
 products of the same steps would take at the rate of large ones on all cores. With `--beside` the
 same command of another checkout, of an earlier version for instance, is timed in turns with it.
+The last table says what the streams and compilers of one sweep take for each of its parts.
 Writes results/sweep.json.
 """
 
@@ -28,6 +29,7 @@ import xarray as xr
 
 import jaxkkt as jk
 from benchmarks import peers, timing
+from benchmarks.stages import compiling, stages
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.driver import product_rate
 from jaxkkt.networks import Params
@@ -136,6 +138,13 @@ def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
     return flops / product_rate()
 
 
+def parts(runs: Sequence[jk.Run]) -> dict[str, float]:
+    """Seconds of a thread that a sweep takes for each part: what it compiles, then its stages."""
+    with compiling() as compiled:
+        jk.sweep(runs, progress=False)
+    return {**compiled, **stages(runs)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--out", type=Path, default=timing.RESULTS, help="folder of sweep.json")
@@ -189,11 +198,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for n, s in wall.items()
     ]
     print(timing.markdown(table))
+    taken = parts(runs)
+    print("\n" + timing.markdown([{"": part, "s of a thread": s} for part, s in taken.items()]))
     record = {
         "runs": len(runs),
         "wall_s": wall,
         "turns": [{name: turn.wall for name, turn in each.items()} for each in turns],
         "peak_memory_gb": memory,
+        "parts_s": taken,
         "flow_steps": int(results.steps.where(results.status > 0).sum()),
         "paper_steps_a_run": PAPER_STEPS,
         "loop_s": loop,

@@ -23,10 +23,11 @@ from benchmarks import (
     timing,
     training,
 )
+from benchmarks.stages import COMPILING, STAGES, compiling
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
 from jaxkkt import representations
-from jaxkkt.engine import results
+from jaxkkt.engine import draws, measuring, results, slots
 from jaxkkt.engine.rows import Row
 
 SMALL = Case(20, 12, 50, networks=2, steps=20, speedup=1, share=0.5)
@@ -301,6 +302,20 @@ def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
     script = "import sys; print('what went wrong'); sys.exit(3)"
     with pytest.raises(RuntimeError, match="ended with 3:\nwhat went wrong"):
         sweep.timed([sys.executable, "-c", script], tmp_path, {})
+
+
+def test_the_parts_of_a_sweep_are_timed_and_what_timed_them_is_gone():
+    runs = jk.grid(d=4, samples=6, width=5, seed=range(4))
+    taken = sweep.parts(runs)
+    assert list(taken) == [*COMPILING.values(), *STAGES, "else"]
+    assert all(seconds > 0 for seconds in taken.values())
+    assert slots.draw_batch is draws.draw_batch
+    assert slots.measure_batch is measuring.measure_batch
+    before = dict(taken)
+    with compiling() as again:
+        jk.sweep(runs, progress=False)
+    assert again["compile"] < taken["compile"]
+    assert taken == before
 
 
 def test_only_a_checkout_is_timed_beside(tmp_path, capsys):
