@@ -129,3 +129,7 @@ __all__ = [
     "train_through",
     "training",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

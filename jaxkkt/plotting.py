@@ -21,11 +21,15 @@ def mean_band(
 ) -> Axes:
     """Mean over the seeds as a line and one standard deviation to each side as a band.
 
-    `results` must have the dimensions `along` and seed alone: select the others first. Runs that
-    failed are left out of both (see `engine.summarize`). Where `along` holds strings they are the
-    ticks of the axis, in the order of `results`.
+    Where `results` has dimensions of several values beside `along` and seed, select one of each
+    first. Runs that failed are left out of both (see `engine.summarize`). Where `along` holds
+    strings they are the ticks of the axis, in the order of `results`. An axis without a label gets
+    the table's description of what it shows.
     """
-    extra = set(map(str, results[variable].dims)) - {along, "seed"}
+    axes = {along, "seed"}
+    alone = [dim for dim, size in results.sizes.items() if size == 1 and dim not in axes]
+    results = results.squeeze(alone)
+    extra = set(map(str, results[variable].dims)) - axes
     if extra:
         raise ValueError(
             f"{variable} still has the dimensions {sorted(extra)}: select one value of each first"
@@ -43,6 +47,8 @@ def mean_band(
     mean, std = summary.mean.values[shown], summary.std.values[shown]
     (line,) = ax.plot(x, mean, marker="o", label=label)
     ax.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
+    ax.set_xlabel(ax.get_xlabel() or _described(results[along]))
+    ax.set_ylabel(ax.get_ylabel() or _described(results[variable]))
     return ax
 
 
@@ -136,6 +142,10 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         figure.savefig(path)
     plt.close(figure)
     return paths
+
+
+def _described(values: xr.DataArray) -> str:
+    return str(values.attrs.get("long_name", values.name))
 
 
 def _named(value: Any) -> str:

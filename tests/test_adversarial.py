@@ -33,7 +33,7 @@ def case():
 def test_one_epoch_is_that_of_the_algorithm(case):
     start, x, y = case
     found = trained(start, x, y, 0.2, 0.05, KEY, epochs=1, **FEW)
-    moved = np.asarray(pgd(start, x, y, 0.2, 10).last, np.float64)
+    moved = np.asarray(pgd(start, x, y, 0.2, 10, normalized=False).last, np.float64)
     order = np.asarray(jax.random.permutation(jax.random.fold_in(KEY, 0), 24))
     w, labels, v = (np.asarray(a, np.float64) for a in (start.w, y, start.v))
     for i in range(3):
@@ -46,15 +46,15 @@ def test_one_epoch_is_that_of_the_algorithm(case):
     np.testing.assert_allclose(found.params.w, expected.w, rtol=1e-4, atol=1e-6)
     assert found.status == Status.LAST_EPOCH
     assert found.epochs == 1
-    assert found.accuracy == (pgd(start, x, y, 0.2, 10).margins > 0).mean()
+    assert found.accuracy == (pgd(start, x, y, 0.2, 10, normalized=False).margins > 0).mean()
 
 
 def test_it_makes_networks_robust_that_were_not_and_stays_in_the_ball(case):
     start, x, y = case
     found = trained(start, x, y, 0.3, 1.0, KEY, epochs=200, **FEW)
     radii = jnp.array([0.3])
-    assert robust_accuracy(start, x, y, radii)[0] < 0.6
-    assert robust_accuracy(found.params, x, y, radii)[0] == 1
+    assert robust_accuracy(start, x, y, radii, normalized=False)[0] < 0.6
+    assert robust_accuracy(found.params, x, y, radii, normalized=False)[0] == 1
     assert found.status == Status.SETTLED
     assert found.best == 1
     assert (lazy.distances(found.params, start) <= 1 + 1e-6).all()

@@ -331,6 +331,18 @@ class TestResults:
         assert summary.used.values.ravel().tolist() == [2, 1]
         assert summary.excluded.values.ravel().tolist() == [1, 2]
 
+    def test_means_over_several_dimensions_count_all_their_runs(self):
+        table = self.table()
+        dims = [dim for dim in table.c.dims if dim != "width"]
+        summary = jk.summarize(table, "c", over=dims)
+        assert summary.mean.dims == ("width",)
+        good = table.c.where((table.status == Status.CONVERGED) & np.isfinite(table.c))
+        assert summary.mean.item() == pytest.approx(good.mean().item())
+        assert summary.std.item() == pytest.approx(good.std().item())
+        assert summary.used.item() == good.count().item() == 3
+        with pytest.raises(ValueError, match="the table has no dimension 'gap', but "):
+            jk.summarize(table, "c", over=["seed", "gap"])
+
     def test_unknown_variable_lists_what_exists(self):
         with pytest.raises(ValueError, match=r"no variable 'k': choose from \['c', 'status'"):
             jk.summarize(self.table(), "k")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import assert_close, normal
 
+import jaxkkt as jk
 from jaxkkt import networks
 from jaxkkt.networks import Params
 from jaxkkt.perturbations import gradient_steps, pgd, robust_accuracy, smallest_radii
@@ -24,7 +25,7 @@ def test_where_the_network_is_linear_the_attack_is_the_gradient_step():
     # f(x) = 2 relu(w . x + 9), active in all of the ball: the least margin is f - 2 |w| radius.
     params = Params(jnp.array([[3.0, -4.0]]), jnp.array([9.0]), jnp.array([2.0]))
     x, y = jnp.array([[1.0, 2.0], [0.0, 1.0]]), jnp.array([1.0, -1.0])
-    found = pgd(params, x, y, 0.3, normalized=True)
+    found = pgd(params, x, y, 0.3)
     assert_close(found.margins, y * networks.apply(params, x) - 2 * 5 * 0.3, rtol=1e-5)
     toward = jnp.array([[-0.6, 0.8], [0.6, -0.8]])
     assert_close(found.last, x + 0.3 * toward, rtol=1e-5)
@@ -40,7 +41,8 @@ def test_one_raw_step_is_the_gradient_of_the_logistic_loss(classified):
     push = 2.5 * 0.1 * jax.grad(loss)(x)
     length = jnp.linalg.norm(push, axis=1, keepdims=True)
     expected = x + push * jnp.minimum(1, 0.1 / length)
-    assert_close(pgd(params, x, y, 0.1, steps=1).last, expected, rtol=1e-4, atol=1e-6)
+    found = pgd(params, x, y, 0.1, steps=1, normalized=False)
+    assert_close(found.last, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalized", [False, True])
@@ -56,18 +58,26 @@ def test_the_ball_is_never_left(classified, radius, normalized):
 
 def test_accuracy_falls_with_the_radius_from_1_to_0(classified):
     params, x, y = classified
-    curve = robust_accuracy(params, x, y, jnp.array([1e-4, 0.05, 0.1, 0.2, 2.0]), normalized=True)
+    curve = robust_accuracy(params, x, y, jnp.array([1e-4, 0.05, 0.1, 0.2, 2.0]))
     assert curve[0] == 1
     assert curve[-1] == 0
     assert (np.diff(curve) <= 0).all()
     assert len(set(curve.tolist())) > 2
 
 
+def test_attacks_on_networks_of_large_margins_move():
+    start, data = cases.problem()
+    params, (x, y) = jk.train(start, *data).params, data
+    assert (robust_accuracy(params, x, y, [0.0, 10.0]) == jnp.array([1.0, 0.0])).all()
+    # The gradient of the logistic loss underflows there.
+    assert robust_accuracy(params, x, y, 10.0, normalized=False) == 1
+
+
 def test_attacks_succeed_wherever_the_gradient_step_does(classified):
     params, x, y = classified
     radius = 0.1
     by_step = gradient_steps(params, x).size <= radius
-    by_pgd = pgd(params, x, y, radius, normalized=True).margins <= 0
+    by_pgd = pgd(params, x, y, radius).margins <= 0
     assert by_step.any()
     assert (by_pgd | ~by_step).all()
 
@@ -120,8 +130,8 @@ def test_smallest_radii_are_those_at_which_attacks_begin_to_succeed(classified):
     params, x, y = classified
     radii = smallest_radii(params, x, y, 1.0)
     assert (radii > 0).all()
-    assert (pgd(params, x, y, radii * 1.01, normalized=True).margins <= 0).mean() > 0.9
-    assert (pgd(params, x, y, radii * 0.98, normalized=True).margins > 0).mean() > 0.9
+    assert (pgd(params, x, y, radii * 1.01).margins <= 0).mean() > 0.9
+    assert (pgd(params, x, y, radii * 0.98).margins > 0).mean() > 0.9
     assert (smallest_radii(params, x, -y, 1.0) == 0).all()
     assert (smallest_radii(params, x, y, 1e-4)[radii > 1e-3] == jnp.inf).all()
 

@@ -100,8 +100,18 @@ def test_sqrt_line(ax):
 
 
 def test_left_over_dimensions_are_refused(ax):
-    with pytest.raises(ValueError, match=r"c still has the dimensions \['alpha', 'width'\]"):
+    with pytest.raises(ValueError, match=r"c still has the dimensions \['alpha'\]"):
         jk.plotting.mean_band(ax, table(), "c")
+
+
+def test_axes_are_called_what_the_table_calls_them_unless_they_have_names(ax):
+    shown = table().isel(alpha=0)
+    shown.c.attrs["long_name"] = "flip size"
+    jk.plotting.mean_band(ax, shown, "c")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("d", "flip size")
+    ax.set_xlabel("dimension")
+    jk.plotting.mean_band(ax, shown, "c")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("dimension", "flip size")
 
 
 def test_flip_curve_draws_every_sample(ax):

@@ -42,6 +42,15 @@ def stripes(key, samples, dim):
     return jax.random.normal(key, (samples, dim)).at[:, 0].set(y), y
 
 
+def of_width(key, samples, dim, sigma=1.0):
+    x, y = stripes(key, samples, dim)
+    return sigma * x, y
+
+
+class Unannotated(Blobs):
+    spread = 1.5
+
+
 def mean_bias(params):
     return params.b.mean()
 
@@ -305,6 +314,15 @@ class TestGrid:
             ({"d": [5], "alpha": [1.0], "seed": []}, "no values for seed"),
             ({"d": 5, "alpha": 1.0, "widht": 3}, "called 'widht'; did you mean 'width'"),
             ({"d": 5, "alpha": 1.0, "data": Blobs, "sgima": 3}, "did you mean 'sigma'"),
+            ({"d": 5, "samples": 4, "learning_rate": 0.1}, "a field of optimizer='paper' or opt"),
+            (
+                {"d": 5, "samples": 4, "clusters": 2},
+                "'clusters' is a field of data='clusters', and",
+            ),
+            ({"data": of_width, "sigma": 2.0}, "'sigma' is a parameter of the function of_width, "),
+            ({"data": Unannotated, "spread": 2}, "makes it one, `spread: jk.Number = 1.5`"),
+            ({"data": [np.ones((3, 2)), np.ones(3)]}, r"one array, of shape \(3, 2\): give points"),
+            ({"optimizer": "adam"}, r"or one of optax's, such as jk.optimizer\(optax.adam"),
             ({"d": 5, "alpha": 1.0, "momentum": 0.5}, "no field is called 'momentum'"),
         ],
     )
@@ -316,6 +334,7 @@ class TestGrid:
         x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
         run = jk.grid(data=(x, y), width=3, seed=0)[0]
         assert (run.d, run.samples) == (3, 4)
+        assert repr(run.data) == "Arrays(x=float32[4, 3], y=float32[4], name='own')"
         for axis in ("d", "samples", "alpha"):
             with pytest.raises(ValueError, match=f"arrays, which have their own {axis}: leave it "):
                 jk.grid(data=(x, y), **{axis: 5})

@@ -313,8 +313,10 @@ class Summary(NamedTuple):
     excluded: xr.DataArray
 
 
-def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
-    """Mean and standard deviation (population, ddof = 0) of a variable over `over`.
+def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed") -> Summary:
+    """Mean and standard deviation (population, ddof = 0) of a variable over one or more dimensions.
+
+    The standard error of the mean is `std / (used - 1) ** 0.5`.
 
     A run counts if it ended as its protocol meant it to (`training.SUCCEEDED`: it converged, or
     came to the edge of its ball, or adversarial training came to its end), and its value is finite;
@@ -322,27 +324,31 @@ def summarize(dataset: xr.Dataset, name: str, over: str = "seed") -> Summary:
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
-    if over not in dataset.dims:
-        raise ValueError(
-            f"the table has no dimension {over!r}, but {', '.join(map(str, dataset.dims))}: "
-            "where runs are no grid, group them by a coordinate first (dataset.groupby)"
-        )
+    along = [over] if isinstance(over, str) else list(over)
+    for one in along:
+        if one not in dataset.dims:
+            raise ValueError(
+                f"the table has no dimension {one!r}, but {', '.join(map(str, dataset.dims))}: "
+                "where runs are no grid, group them by a coordinate first (dataset.groupby)"
+            )
     # One function of arrays: xarray's own operations would join all coordinates at every step.
     mean, std, used, excluded = xr.apply_ufunc(
         _counted,
         dataset[name],
         dataset.status,
-        input_core_dims=[[over], [over]],
+        input_core_dims=[along, along],
         output_core_dims=[[]] * 4,
         keep_attrs=False,
+        kwargs={"axes": len(along)},
     )
     about = dataset[name].attrs
     mean, std = (found.rename(name).assign_attrs(about) for found in (mean, std))
     return Summary(mean, std, used.rename(None), excluded.rename(None))
 
 
-def _counted(values: np.ndarray, status: np.ndarray) -> tuple[Any, ...]:
-    """What `summarize` returns, over the last axis."""
+def _counted(values: np.ndarray, status: np.ndarray, axes: int) -> tuple[Any, ...]:
+    """What `summarize` returns, over so many of the last axes."""
+    values, status = _joined(values, axes), _joined(status, axes)
     good = np.isin(status, SUCCEEDED) & np.isfinite(values)
     used = good.sum(axis=-1)
     excluded = (status != NOT_RUN).sum(axis=-1) - used
@@ -350,3 +356,9 @@ def _counted(values: np.ndarray, status: np.ndarray) -> tuple[Any, ...]:
     mean = np.where(good, values, 0).sum(axis=-1) / count
     apart = np.where(good, values - mean[..., None], 0)
     return mean, np.sqrt((apart**2).sum(axis=-1) / count), used, excluded
+
+
+def _joined(array: np.ndarray, axes: int) -> np.ndarray:
+    """With so many of its last axes as one."""
+    kept = array.ndim - axes
+    return array.reshape(*array.shape[:kept], prod(array.shape[kept:]))

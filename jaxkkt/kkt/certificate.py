@@ -29,7 +29,11 @@ from jaxkkt.outcomes import Outcome
 class CertificateStatus(Outcome):
     """What a certificate is worth. `describe` gives each a sentence and a remedy."""
 
-    CERTIFIED = 0, "no multipliers give a residual smaller than the gap allows"
+    CERTIFIED = (
+        0,
+        "the residual is the least possible, to within the gap; the network is near a KKT point "
+        "where residual and slackness are small, below 1e-6 for instance",
+    )
     STOPPED_EARLY = (
         1,
         "the residuals hold, but smaller ones may exist: the gap is above the tolerance; raise "
@@ -72,13 +76,15 @@ class Certificate(NamedTuple):
     Where the status is INFEASIBLE, NON_FINITE or BIASES_UNCLEAR all but `kinks` and `min_margin`
     are NaN.
 
-    one_sided: with sigma'_ij = 1 where w_j . x_i + b_j > 0 (beyond rounding) and 0 elsewhere.
-    clarke: with any sigma'_ij in [0, 1] at kinks.
+    clarke: with any sigma'_ij in [0, 1] at kinks; its residual is 0 at a KKT point.
+    one_sided: with sigma'_ij = 1 where w_j . x_i + b_j > 0 (beyond rounding) and 0 elsewhere; its
+        residual is about 0.3 at the KKT points that training leads to, where neurons have kinks.
     kinks: pairs (i, j) at a kink, of neurons with v_j != 0.
     min_margin: min_i q_i of the parameters as given; feasible means positive.
     normalized_margin: min_i q_i / |theta|^2.
     balance (k,): | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2; 0 at a KKT point.
-    status: `CertificateStatus`; CERTIFIED where both gaps are within the tolerance.
+    status: `CertificateStatus`; CERTIFIED where both gaps are within the tolerance, near a KKT
+        point or not.
     """
 
     one_sided: Stationarity
@@ -107,7 +113,8 @@ def certificate(
     network the best multipliers and slopes are a convex quadratic program; it is solved by an
     interior-point method, and its answer is checked by a vector that no other multipliers can
     beat: `gap` is the share of |theta|^2 that this leaves open. CERTIFIED means that it is at most
-    the argument `gap`. Computed in float64 whatever the inputs are.
+    the argument `gap`, however large the residual is. Computed in float64 whatever the inputs are,
+    and rounded to their precision.
 
     `budget` = (neurons, kinks a neuron) bounds how many free slopes there are room for, and so what
     is compiled: those with most kinks are taken, the others keep the slopes of `one_sided`, and the

@@ -36,20 +36,21 @@ def pgd(
     y: Float[Array | np.ndarray, " n"] | Sequence,
     radius: float | Float[Array, ""] | Float[Array, " n"],
     steps: int | Int[Array, ""] = STEPS,
-    normalized: bool = False,
+    normalized: bool = True,
 ) -> Attack:
-    """x_i <- P(x_i + alpha grad l(y_i f(x_i))), alpha = 2.5 radius / steps, for each point alone.
+    """x_i <- P(x_i + alpha u_i), u_i = grad l / |grad l|, for each point alone.
 
-    l is the logistic loss, P the projection onto the ball of `radius` around the point it started
-    from, one radius for all points or one for each. With `normalized` a step is alpha times the
-    unit vector along the gradient instead: the logistic gradient fades as exp(-margin), and an
-    attack by it comes to a halt at large margins.
+    alpha = 2.5 radius / steps, l is the logistic loss of y_i f(x_i), P the projection onto the ball
+    of `radius` around the point it started from, one radius for all points or one for each. Without
+    `normalized` u_i is grad l itself, as in Algorithm 1 of Wang et al. (2022). Use that on lazy
+    networks alone: grad l fades as exp(-margin), so on networks of large margins, such as those
+    that the default protocol trains, that attack does not move and finds nothing.
 
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
     finite, or neither one nor one for each point, steps below 1, labels other than -1 and 1 (and 0
     for padding, a row of zeros), points that are not rows of the network's dimension, and unless
     network and data hold floating-point numbers of one precision that JAX keeps.
-    Madry et al. (2018); Wang et al. (2022), Algorithm 1, lines 3 to 6.
+    Madry et al. (2018), whose steps are normalized; Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
     require_positive(radius=radius)
     if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
@@ -65,12 +66,15 @@ def robust_accuracy(
     y: Float[Array | np.ndarray, " n"] | Sequence,
     radii: float | Float[Array | np.ndarray, "*r"] | Sequence,
     steps: int | Int[Array, ""] = STEPS,
-    normalized: bool = False,
+    normalized: bool = True,
 ) -> Float[Array, "*r"]:
     """Share of the points that `pgd` leaves with y f > 0, for every radius; at 0 without attack.
 
     One radius or an array of them: the shares have the shape of `radii`. Points with y = 0 are
-    padding and do not count. An attack bounds the accuracy from above. NaN where an output is.
+    padding and do not count. An attack bounds the accuracy from above; without `normalized` far
+    above where margins are large (see `pgd`). `smallest_radii` tells the radius of each point. NaN
+    where an output is.
+
     Raises ValueError for radii that are negative or not finite, and as `pgd`.
     """
     require_not_negative(radii=radii)

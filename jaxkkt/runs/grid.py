@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from itertools import product
+from numbers import Real
 from typing import Any
 
 import jax
@@ -50,9 +52,12 @@ class _Part:
     fields: tuple[tuple[str, Any], ...] = ()
 
     @property
+    def kind(self) -> Any:
+        return self.made_from if isinstance(self.made_from, type) else type(self.made_from)
+
+    @property
     def known(self) -> tuple[str, ...]:
-        cls: Any = self.made_from if isinstance(self.made_from, type) else type(self.made_from)
-        return cls.grid_fields()
+        return self.kind.grid_fields()
 
     def make(self, changes: Mapping[str, Any]) -> Any:
         changes = {**dict(self.fields), **changes}
@@ -94,7 +99,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
             if name in ("d", "samples", "alpha") and any(map(_has_arrays, each)):
                 raise ValueError(f"the data are arrays, which have their own {name}: leave it out")
             known = {known for parts in each for known in _names(parts)}
-            raise ValueError(unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known}))
+            told = unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known})
+            raise ValueError(_no_field(name, each) or told)
     runs: list[Run] = []
     for parts, owners in zip(each, owned, strict=True):
         fields = [name for name in axes if name in owners]
@@ -180,6 +186,35 @@ def _names(parts: dict[str, _Part]) -> Iterator[str]:
             yield f"{part}_{field}"
 
 
+def _no_field(name: str, each: Iterable[dict[str, _Part]]) -> str:
+    """Why a name that looks like a field of these parts, or of other kinds, is none of theirs."""
+    for parts in each:
+        for part, template in parts.items():
+            own: Any = dict(template.fields).get("function")
+            if own is not None and name in signature(own).parameters:
+                return (
+                    f"{name!r} is a parameter of the function {own.__name__}, and functions have "
+                    f"no axes: write a class with the field `{name}: jk.Number = ...` in its place"
+                )
+            value = getattr(template.kind, name, None)
+            if isinstance(value, Real) and not isinstance(value, bool):
+                return (
+                    f"{template.kind.__name__}.{name} is no field of the {part}: an annotation "
+                    f"makes it one, `{name}: jk.Number = {value}`"
+                )
+    kinds: dict[str, Mapping[str, Any]]
+    kinds = {"data": DATA, "initialization": INITIALIZATIONS, "optimizer": OPTIMIZERS}
+    owners = [
+        f"{kind}={one!r}"
+        for kind, known in kinds.items()
+        for one, cls in known.items()
+        if name in cls.grid_fields()
+    ]
+    if not owners:
+        return ""
+    return f"{name!r} is a field of {' or '.join(owners)}, and no run here has that: give it, too"
+
+
 def _owner(name: str, parts: dict[str, _Part]) -> tuple[str, str] | None:
     """The part and the field that an axis stands for; None where these parts have none."""
     found = [
@@ -213,9 +248,10 @@ def _run(
     )
 
 
-def _named(what: str, name: str, known: Mapping[str, Any]) -> Any:
+def _named(what: str, name: str, known: Mapping[str, Any], or_else: str = "") -> Any:
     if name not in known:
-        raise ValueError(f"unknown {what} {name!r}: choose from {sorted(known)}")
+        others = f", {or_else}" if or_else else ""
+        raise ValueError(f"unknown {what} {name!r}: choose from {sorted(known)}{others}")
     return known[name]
 
 
@@ -228,9 +264,15 @@ def _data(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
         return data.Arrays(*value), ()
     if callable(value):
         return data.Function, (("function", value),)
+    got = repr(value)
+    if shape := np.shape(value):
+        got = (
+            f"one array, of shape {shape}: give points and labels as a tuple, data=(x, y); a list "
+            "is an axis of several data"
+        )
     raise ValueError(
         "data must be a name, a spec, a function (key, samples, dim) -> x, y or a pair of arrays, "
-        f"got {value!r}"
+        f"got {got}"
     )
 
 
@@ -249,7 +291,8 @@ def _initialization(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
 
 def _optimizer(value: Any) -> Any:
     if isinstance(value, str):
-        return _named("optimizer", value, OPTIMIZERS)
+        optax_one = "or one of optax's, such as jk.optimizer(optax.adam, learning_rate=0.01)"
+        return _named("optimizer", value, OPTIMIZERS, optax_one)
     if isinstance(value, type) and issubclass(value, Optimizer):
         return value
     return optimizers.optimizer(value)

@@ -17,8 +17,9 @@ from jaxkkt.specs.identity import digest_of_array
 class Arrays(Data, kw_only=False):
     """Own points x (m, d) and labels y (m,) in {-1, 1}, and, if you like, held-out points.
 
-    Every seed trains on all of them, from other initial weights. They are told from others by a
-    hash of their numbers, and copied: what happens to your arrays later does not matter.
+    Every seed trains on all of them, from other initial weights. The arrays are copied, so what
+    happens to yours later does not matter, and a hash of their numbers identifies them. `name` is
+    what tables call them.
     Raises ValueError for data that do not fit, as `datasets.validate` does; float64 is refused
     while JAX would round it. What has fewer digits than JAX computes with is kept with as many.
     """
@@ -52,6 +53,11 @@ class Arrays(Data, kw_only=False):
                 kept = getattr(self, name).astype(_precision(), copy=False)
                 kept.flags.writeable = False
                 object.__setattr__(self, name, kept)
+
+    def __repr__(self) -> str:
+        held = (("x", self.x), ("y", self.y), ("x_test", self.x_test), ("y_test", self.y_test))
+        told = (f"{name}={a.dtype}{list(a.shape)}" for name, a in held if a is not None)
+        return f"Arrays({', '.join(told)}, name={self.name!r})"
 
     @property
     def d(self) -> int:
