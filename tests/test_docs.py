@@ -116,10 +116,30 @@ def test_the_theory_of_a_kkt_point(capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("page", ["limits.md"])
+@pytest.mark.parametrize("page", ["limits.md", "table.md"])
 def test_the_code_of_a_study_s_page_runs(page):
     for code in blocks(page)[0]:
         exec(compile(code, page, "exec"), {"__name__": "docs"})
+
+
+@pytest.mark.parametrize(
+    "kind", [jk.Flips, jk.Certificates, jk.StepFlips, jk.ClusterFlips, jk.Ledger]
+)
+def test_every_variable_of_a_table_is_described_as_the_table_does(kind):
+    page = (DOCS / "table.md").read_text().replace("\\|", "|")
+    (part,) = re.findall(rf"### `jk.{kind.__name__}`\n(.*?)\n#", page + "\n#", re.DOTALL)
+    for name, about in kind().attributes().items():
+        method = f"; {about['method']}" if "method" in about else ""
+        assert f"| `{name}` | {about['long_name']}{method} | {about['units']} |" in part
+    assert part.count("\n| `") == len(kind().attributes())
+
+
+def test_every_end_of_a_run_is_described():
+    page = (DOCS / "table.md").read_text()
+    for status in set(jk.Status) - {*SUCCEEDED, jk.Status.RUNNING, jk.Status.PAUSED}:
+        assert f"| {int(status)}, {status.name} | {status.describe()} |" in page
+    for status in SUCCEEDED:
+        assert f"{int(status)} ({status.name})" in page
 
 
 @pytest.mark.slow

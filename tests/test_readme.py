@@ -14,7 +14,8 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_code_runs(capsys):
+def test_code_runs(capsys, monkeypatch):
+    monkeypatch.setenv("JAXKKT_CACHE", "off")  # what it keeps would stay for other tests
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 4
     names: dict[str, object] = {}
