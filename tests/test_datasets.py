@@ -112,7 +112,7 @@ def test_bad_sizes_are_refused(draw):
         draw(key, 4, 0)
     with pytest.raises(ValueError, match=r"samples 8 does not fit the shape \(7, 9\)"):
         draw(key, 8, 9, (7, 9))
-    with pytest.raises(ValueError, match="samples are traced: give the static `shape`"):
+    with pytest.raises(ValueError, match="static `shape` to pad to: samples"):
         jax.jit(lambda m: draw(key, m, 3))(4)
 
 

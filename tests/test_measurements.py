@@ -122,6 +122,7 @@ class TestOwn:
             (lambda params: {"flip_size": 0.0}, "both return 'flip_size'"),
             (lambda params: {"x": "a word"}, "must return numbers or arrays, or a dictionary"),
             (lambda params: {"x": params.v + 1j}, "'x' is complex64: give its real and imagin"),
+            (lambda params: params.v.max(), "a lambda has no name for what it returns: return a d"),
             (lambda network: 0.0, "asks for 'network': its parameters may be 'params'"),
             (0.5, "a measurement is a function, such as f"),
         ],

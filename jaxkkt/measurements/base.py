@@ -125,9 +125,15 @@ def measurement(value: Any) -> Measurement:
 
 
 def measured(here: Measurement, *args: Any) -> dict[str, Array]:
-    """What a measurement returns, by name; ValueError where that is no real number or array."""
+    """What a measurement returns, by name; ValueError where that is no real number or array, or has
+    no name."""
     found = here.measure(*args)
     if not isinstance(found, Mapping):
+        if here.label == "<lambda>":
+            raise ValueError(
+                "a lambda has no name for what it returns: return a dictionary, {name: value}, or "
+                "write a function"
+            )
         found = {here.label.replace(" ", "_"): found}
     values = {}
     for name, value in found.items():

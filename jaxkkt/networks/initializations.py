@@ -81,7 +81,7 @@ def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]
     not fit it."""
     traced = [name for name, size in sizes.items() if isinstance(size, jax.core.Tracer)]
     if shape is None and traced:
-        raise ValueError(f"{' and '.join(traced)} are traced: give the static `shape` to pad to")
+        raise ValueError(f"traced sizes need the static `shape` to pad to: {', '.join(traced)}")
     for i, (name, size) in enumerate(sizes.items()):
         if name in traced:
             continue

@@ -138,7 +138,8 @@ class Study:
         planned = engine.plan_sweep(part.runs)
         named = f"{part.name}:\n" if part.name else ""
         log.info("%s%s", named, planned.describe())
-        log.info("about %.1f minutes of training here", planned.minutes())
+        told = "about %.1f minutes of training here; compiling, measuring and figures come on top"
+        log.info(told, planned.minutes())
 
     def _report(self, part: Part, options: Options, executor: Any) -> Report:
         folder, shard = options.out / part.name, shard_of(options)
