@@ -32,6 +32,24 @@ def share(threshold):
     return own
 
 
+def with_draws(**draws):
+    """A distribution with other draws of Python's own."""
+
+    def draw(self, key, samples, dim):
+        return scaled(1.0)(key, samples, dim)
+
+    return type("Drawn", (jk.data.Distribution,), {"draw": draw, **draws})
+
+
+def held_out(number):
+    labels = np.array([1, -1], np.float32)
+    return lambda self, seed: jk.Dataset(np.full((2, self.d), number, np.float32), labels)
+
+
+def truth(number):
+    return lambda self, seed: {"number": np.float32(number)}
+
+
 DIFFERENT = {
     "optax transformations": [{"optimizer": rule} for rule in (optax.adam(0.01), optax.sgd(1e-9))],
     "learning rates in one": [{"optimizer": optax.adam(rate)} for rate in (0.01, 0.02)],
@@ -39,6 +57,8 @@ DIFFERENT = {
     "settings": [{"optimizer": jk.optimizer(optax.sgd, learning_rate=r)} for r in (0.1, 0.2)],
     "functions of data": [{"data": scaled(factor)} for factor in (1.0, 1.0000001)],
     "arrays a function closes over": [{"data": scaled(jnp.full(5, f))} for f in (1.0, 2.0)],
+    "held-out points": [{"data": with_draws(draw_held_out=held_out(n))} for n in (1, 2)],
+    "truths": [{"data": with_draws(draw_truth=truth(n))} for n in (1, 2)],
     "measurements of one name": [{"measure": share(threshold)} for threshold in (0.1, 0.2)],
     "numbers of eight digits": [{"delta": delta} for delta in (0.01, 0.010000001)],
     "scales of eight digits": [{"init_scale": scale} for scale in (0.5, 0.500000001)],
@@ -149,6 +169,37 @@ def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tm
     axis, function = reading(what)
     redefined = jk.sweep([one(**{axis: function})]).to_array().values
     np.testing.assert_array_equal(before, redefined)
+
+
+class OfFactor(jk.Measurement):
+    on_host = True
+
+    def measure(self, params):
+        return {"factor": Factor.value * jnp.ones(())}
+
+
+def test_what_a_measurement_on_the_host_reads_is_told_where_rows_are_kept(monkeypatch, tmp_path):
+    jk.engine.forget()
+    assert jk.sweep([one(measure=OfFactor)], store=tmp_path).factor.item() == 1
+    monkeypatch.setattr(Factor, "value", 2.0)
+    assert jk.sweep([one(measure=OfFactor)]).factor.item() == 2  # nothing was compiled of it
+    with pytest.raises(ValueError, match="computes something else than when it was first used"):
+        jk.sweep([one(measure=OfFactor)], store=tmp_path)
+    jk.engine.forget()
+    assert jk.sweep([one(measure=OfFactor)], store=tmp_path).factor.item() == 2
+
+
+def test_a_measurement_takes_a_truth_by_name():
+    run = one(data=with_draws(draw_truth=truth(3)), measure=lambda truth: {"t": truth["number"]})
+    assert jk.sweep([run]).t.item() == 3
+
+
+def test_draws_that_raise_for_seed_0_have_no_identity():
+    def raises(self, seed):
+        raise OSError("no such file")
+
+    with pytest.raises(ValueError, match=r"draw_truth of 'drawn' gives cannot be told.*such file"):
+        one(data=with_draws(draw_truth=raises)).identity  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -488,6 +488,16 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="is declared linear, and is not"):
             one(optimizer=incomplete, learning_rate=0.1)
 
+        class Own(jk.Optimizer):
+            rate: jk.Number = 0.1
+            linear = True
+
+            def transformation(self):
+                return factory(self.rate)
+
+        with pytest.raises(ValueError, match="is declared linear, and is not"):
+            Own()
+
     @pytest.mark.parametrize("float64", [False, True])
     def test_descent_and_momentum_are_linear(self, float64):
         with jax.enable_x64(float64):

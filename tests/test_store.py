@@ -389,6 +389,15 @@ class TestExtended:
         assert "flip_size" not in sweep(fewer, store=tmp_path)
         assert len(trained) == 3  # of the sweep without a store
 
+    @pytest.mark.usefixtures("unchecked")
+    def test_networks_are_kept_of_whatever_gives_the_runs(self, tmp_path):
+        sweep(RUNS, store=tmp_path, keep=(run for run in RUNS if run.seed == 1))
+        kept = [run for run in RUNS if run.seed == 1]
+        assert [jk.load_network(tmp_path, run).w.shape for run in kept] == [(20, 8)] * len(kept)
+        for wrong in (True, RUNS[0], 3, "all"):
+            with pytest.raises(ValueError, match="keep must be 'params', or a list of the runs to"):
+                sweep(RUNS, store=tmp_path, keep=wrong)
+
     def test_by_a_measurement_that_raises(self, tmp_path, monkeypatch):
         sweep(RUNS, store=tmp_path, keep="params")
 

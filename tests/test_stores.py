@@ -53,6 +53,46 @@ def test_what_is_there(swept, capsys):
     assert "there is no store in" in capsys.readouterr().err
 
 
+class Times(jk.Measurement):
+    size: jk.Number = 1.0
+
+    def measure(self, params):
+        return {"times": self.size * jk.networks.squared_norm(params)}
+
+
+class Plus(jk.Measurement):
+    size: jk.Number = 1.0
+
+    def measure(self, params):
+        return {"plus": self.size + jk.networks.squared_norm(params)}
+
+
+def test_a_run_has_a_row_for_each_value_of_a_measurements_field(tmp_path, capsys):
+    runs = jk.grid(**SIZES, seed=range(2), slack=[1.0, 1.5, 3.0])
+    swept = sweep(runs, store=tmp_path)
+    read = jk.read_store(tmp_path)
+    for name in swept.data_vars:
+        np.testing.assert_array_equal(read[name].transpose(*swept[name].dims), swept[name])
+    assert store("list", tmp_path) == 0
+    assert "6 runs: 6 converged" in capsys.readouterr().out
+    # What does not depend on the field belongs to all of its values.
+    sweep(jk.grid(**SIZES, seed=range(2), measure=jk.StepFlips), store=tmp_path)
+    rows = jk.read_rows(tmp_path)
+    assert len(rows) == 6
+    assert rows.step_size.notna().all()
+    assert set(rows.measure) == {"flips, step flips"}
+
+
+def test_no_value_stands_beside_the_field_of_another_measurement(tmp_path):
+    for kind, size in ((Times, 0.5), (Plus, 3.0), (Times, 3.0), (Times, 0.5)):
+        sweep(jk.grid(**SIZES, seed=0, measure=kind, size=size), store=tmp_path)
+    rows = jk.read_rows(tmp_path).set_index("size").sort_index()
+    norm = rows.times[0.5] / 0.5
+    assert rows.times.tolist() == [pytest.approx(0.5 * norm), pytest.approx(3 * norm)]
+    assert np.isnan(rows.plus[0.5])
+    assert rows.plus[3.0] == pytest.approx(3 + norm)
+
+
 def test_what_failed_and_why(tmp_path, capsys):
     sweep([*runs_of(bad=[1]), *jk.grid(**SIZES, seed=7, max_steps=3)], store=tmp_path)
     assert store("failed", tmp_path) == 1

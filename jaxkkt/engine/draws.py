@@ -34,8 +34,10 @@ def draw(run: Run) -> tuple[Params, Dataset]:
 def held_out(run: Run) -> Dataset:
     """Points of the run's source that it does not train on, the same for all widths and scales.
 
-    Of images those of their own split, in whole; of a distribution 256 draws; of own arrays the
-    points given for it. Raises ValueError where there are none.
+    Of images those of their own split, in whole; of a distribution 256 draws by another key; of own
+    arrays the points given for it. What a distribution draws beside points, a teacher for instance,
+    is drawn anew with them, unless its class takes it from `data_key` in `draw_test`.
+    Raises ValueError where there are none.
     """
     found = run.data.draw_held_out(run.seed)
     if found is None:

@@ -1,7 +1,7 @@
 """A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
 
 import logging
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +42,7 @@ from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")
 
-Keep = Literal["params"] | Collection[Run] | None
+Keep = Literal["params"] | Iterable[Run] | None
 
 # Which of how many equal shares of the runs, from 1 on.
 Shard = tuple[int, int]
@@ -200,7 +200,7 @@ def sweep(
     store = None if store is None else Store(store).folder
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
-    refuse_changed(wanted)
+    refuse_changed(wanted, stored=store is not None)
     kept = _kept(wanted, keep, store)
     planned = _plan(wanted)
     settings = _settings(planned, wanted)
@@ -336,14 +336,15 @@ def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
         return set()
     if store is None:
         raise ValueError("networks are kept in a store: give its folder, store='out'")
-    if isinstance(keep, str):
-        if keep != "params":
-            raise ValueError(f"keep must be 'params', or the runs to keep, got {keep!r}")
+    if isinstance(keep, str) and keep == "params":
         return set(runs)
-    unknown = set(keep) - set(runs)
+    if isinstance(keep, str | Run) or not isinstance(keep, Iterable):
+        raise ValueError(f"keep must be 'params', or a list of the runs to keep, got {keep!r:.80}")
+    kept = set(keep)
+    unknown = kept - set(runs)
     if unknown:
         raise ValueError(f"keep names {len(unknown)} runs that are not among those of the sweep")
-    return set(keep)
+    return kept
 
 
 @uncollected()

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
-from jaxkkt.runs.columns import columns_of
+from jaxkkt.runs.columns import MEASURE, columns_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import Same, by_identity, by_same
@@ -138,45 +138,77 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     """The rows of a store as those of a table, by what they say of themselves alone.
 
     Of a run that raised and was not tried again, its error; of one that was computed several times,
-    the last.
+    the last. Where fields of measurements vary, as `slack` does, a run has a row for each.
     """
     by_name: dict[str, list[Record]] = {}
     for record in records:
         if has_spec(record):
             by_name.setdefault(record.name, []).append(record)
     found, kinds = [], dict[Any, RowKind]()
-    for mine in by_name.values():
+    for mine in chain.from_iterable(map(_by_row, by_name.values())):
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
         last, of_network = ended[-1], _of_one_network(ended)
         values, described = dict(last.value["ending"]), []
         for record in of_network:
+            described.append((id(record.segment), record.value["spec"]))
             for hashed, some in record.value["measured"].items():
                 values.update(some)
                 described.append((id(record.segment), hashed))
-        key = id(last.segment), last.value["spec"], *described
+        key = tuple(described)
         if key not in kinds:
-            kinds[key] = _kind_of(last, of_network)
+            kinds[key] = _kind_of(of_network)
         found.append(Entry(kinds[key], last.value["seed"], values))
     return found
 
 
-def _kind_of(last: Record, records: Sequence[Record]) -> RowKind:
-    """Of the run that these are records of."""
-    known, variables, axes = last.segment.definitions, dict[str, Any](), dict[str, Any]()
-    spec = known[last.value["spec"]]
+def _by_row(records: Sequence[Record]) -> list[list[Record]]:
+    """A run's records by the rows that they belong to: those that disagree in no column."""
+    if len(records) == 1 or len({r.value["spec"] for r in records}) == 1:
+        return [list(records)]
+    specs = {r.value["spec"]: {**_columns(r), MEASURE: None} for r in records}
+    rows: list[tuple[dict[str, Any], set[str]]] = []
+    for complete in (False, True):  # what fits to several rows belongs to all of them
+        for spec, mine in specs.items():
+            fitting = [row for row in rows if all(row[0].get(k, v) == v for k, v in mine.items())]
+            if not fitting and not complete:
+                rows.append(({}, set()))
+                fitting = rows[-1:]
+            for held, some in fitting:
+                held.update(mine)
+                some.add(spec)
+    return [[r for r in records if r.value["spec"] in some] for _, some in rows]
+
+
+def _columns(record: Record) -> dict[str, Any]:
+    found: dict[str, Any] = record.segment.definitions[record.value["spec"]]["columns"]
+    return found
+
+
+def _kind_of(records: Sequence[Record]) -> RowKind:
+    """Of the run that these are records of, the last of which says most."""
+    variables, axes = dict[str, Any](), dict[str, Any]()
+    columns, columns_about = dict[str, Any](), dict[str, Any]()
     for record in records:
+        known = record.segment.definitions
+        columns |= _columns(record)
+        columns_about |= known.get(known[record.value["spec"]]["about"], {})
         for hashed in record.value["measured"]:
-            one = record.segment.definitions.get(hashed, {})
+            one = known.get(hashed, {})
             variables |= one.get("variables", {})
             axes |= one.get("axes", {})
+    labels = chain.from_iterable(_columns(r).get(MEASURE, "").split(", ") for r in records)
+    columns[MEASURE] = ", ".join(dict.fromkeys(labels))
+    last = records[-1]
+    known = last.segment.definitions
+    spec = known[last.value["spec"]]
     for hashed in spec["curve"]:
         one = known.get(hashed, {})
         variables |= one.get("variables", {})
         axes |= _of_curve(one.get("axes", {}))
     moments = spec["moments"]
     return RowKind(
-        spec["columns"],
-        known.get(spec["about"], {}),
+        columns,
+        columns_about,
         variables,
         axes,
         (moments[0], tuple(moments[1])) if moments else None,

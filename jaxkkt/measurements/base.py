@@ -85,8 +85,10 @@ class Measurement(Spec):
         params = Params(spec(width, d), spec(width), spec(width))
         data = Dataset(spec(samples, d), spec(samples))
         test = data if tests is None else Dataset(spec(tests, d), spec(tests))
+        known: dict[str, Any]
         known = {"params": params, "start": params, "data": data, "test": test}
-        known |= {"protocol": protocol, "curve": params, "truth": truth}
+        given = None if truth is None else jax.tree.unflatten(*truth)
+        known |= {"protocol": protocol, "curve": params, "truth": given}
         asked = [known[name] for name in self.needs()]
         yield lambda here, *args: measured(here, *args), (self, *asked)
 

@@ -40,6 +40,8 @@ _COLUMNS = {
     "optimizer": "optimizer",
 }
 KINDS = tuple(_COLUMNS.values())
+# The labels of all measurements.
+MEASURE = "measure"
 # Always written with the name of their part: `init_scale`.
 _PREFIXED = ("init",)
 # Never: every table has them.
@@ -85,7 +87,7 @@ def columns_of(
                 row[part, name] = _shown(value)
             described_values = spec.describe_values()
             attributes.update({(part, name): a for name, a in described_values.items()})
-        row["", "measure"] = ", ".join(one.label for one in run.measure)
+        row["", MEASURE] = ", ".join(one.label for one in run.measure)
         columns.append(row)
     attributes["", "seed"] = {"long_name": SEED, "units": "1"}
     owners: dict[str, set[str]] = {"seed": {""}}

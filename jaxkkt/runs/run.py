@@ -243,15 +243,18 @@ def listed(values: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def refuse_changed(runs: Sequence[Run]) -> None:
+def refuse_changed(runs: Sequence[Run], stored: bool) -> None:
     """Raises ValueError where an own function that runs use has changed since it was first used
-    here, or computes something else whenever it is traced; see `specs.base.refuse_changed`."""
+    here, or computes something else whenever it is traced; see `specs.base.refuse_changed`.
+
+    What runs on the host is not compiled, but a store knows its rows by what it computes, too."""
     looked_at = set()
     for run in distinct(runs):
         curve = () if run.curve is None else run.curve.measure
         for spec in (*(spec for _, spec in run.parts()), *curve):
-            own = base.package_of(spec.brought) is None and not getattr(spec, "on_host", False)
-            if own and spec.compiled_as not in looked_at:
+            kept = stored or not getattr(spec, "on_host", False)
+            own = base.package_of(spec.brought) is None
+            if own and kept and spec.compiled_as not in looked_at:
                 looked_at.add(spec.compiled_as)
                 base.refuse_changed(spec, **_sizes(run))
 
@@ -312,4 +315,6 @@ def _truth_sizes(data: Data) -> dict[str, Any]:
     """Shapes and types of what the points are made of, and how many are held out."""
     arrays, held_out = data.draw_truth(0), data.draw_held_out(0)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
-    return {"truth": like, "tests": 0 if held_out is None else len(held_out.y)}
+    leaves, structure = jax.tree.flatten(like)
+    truth = structure, tuple(leaves)  # hashable, where a dictionary is none
+    return {"truth": truth, "tests": 0 if held_out is None else len(held_out.y)}

@@ -15,18 +15,23 @@ from jaxkkt.networks import Params
 from jaxkkt.optimizers import FlowTransformation, LinearTransformation
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, any_numbers, described, jsonable, unknown_field
-from jaxkkt.specs.identity import function_name
+from jaxkkt.specs.identity import function_name, package_of
 
 
 class Optimizer(Spec):
     """A rule that moves the weights. A subclass brings `transformation`, and numbers as fields.
 
     `steps_guess` is how many steps a run takes, roughly: sweeps plan by it. `linear` says whether
-    the update combines gradients linearly, as in `optimizers.linear`.
+    the update combines gradients linearly, as in `optimizers.linear`; ValueError where it does not.
     """
 
     steps_guess: ClassVar[int] = 1000
     linear: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.linear and package_of(type(self)) is None and not _traced(self.values()):
+            _require_linear_once(any_numbers(self), self)
 
     @property
     def takes_batches(self) -> bool:
@@ -268,6 +273,16 @@ def _require_linear(made: Optimizer) -> None:
     except ValueError:
         return
     optimizers.require_linear(rule)
+
+
+# Of which classes outside the package, whatever their numbers.
+_LINEAR: set[Hashable] = set()
+
+
+def _require_linear_once(kind: Hashable, made: Optimizer) -> None:
+    if kind not in _LINEAR:
+        _require_linear(made)
+        _LINEAR.add(kind)
 
 
 def _settings_of(factory: Callable[..., Any]) -> tuple[str, ...]:
