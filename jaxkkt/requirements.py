@@ -24,17 +24,19 @@ def require_not_negative(**numbers: object) -> None:
 def require_precision(**arrays: object) -> None:
     """Raises ValueError unless all are arrays of floating-point numbers of one precision.
 
-    float64 arrays are refused while JAX would round them to float32 without saying so.
+    That is float32 or float64; float64 arrays are refused while JAX would round them to float32
+    without saying so.
     """
     expected = None
     for name, array in arrays.items():
         if not isinstance(array, jax.Array | np.ndarray | np.generic):
             raise ValueError(f"{name} must be an array, got {_kind(array)}")
-        if not np.issubdtype(array.dtype, np.floating):
+        if array.dtype not in (np.float32, np.float64):
+            floating = jnp.issubdtype(array.dtype, jnp.floating)
             wanted = jax.dtypes.canonicalize_dtype(float)
             raise ValueError(
-                f"{name} must hold floating-point numbers, got {array.dtype}: for example "
-                f"{name}.astype('{wanted}')"
+                f"{name} must hold floating-point numbers{' of 32 or 64 bits' if floating else ''},"
+                f" got {array.dtype}: for example {name}.astype('{wanted}')"
             )
         if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
             raise ValueError(

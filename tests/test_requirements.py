@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import assert_close
 
+import jaxkkt as jk
 from jaxkkt import datasets, lazy, networks, perturbations
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
@@ -73,6 +74,13 @@ def wide(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
+def of_16_bits(name, kind):
+    return (
+        f"{name} must hold floating-point numbers of 32 or 64 bits, got {jnp.dtype(kind)}: for "
+        rf"example {name}\.astype\('float32'\)"
+    )
+
+
 @pytest.mark.usefixtures("unchecked")
 class TestPrecision:
     @named(ALL, OF_DATA_ALONE)
@@ -102,6 +110,34 @@ class TestPrecision:
         for search in (perturbations.flip_sizes_exact, perturbations.flip_size_bisection):
             with pytest.raises(ValueError, match="direction is float64, which JAX would round"):
                 search(NETWORK, X, Y, np.array(DIRECTION), CHOSEN)
+
+    @named(ALL, OF_DATA_ALONE)
+    @pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
+    def test_networks_of_16_bits_are_refused(self, function, kind):
+        with pytest.raises(ValueError, match=of_16_bits("v", kind)):
+            function(NETWORK._replace(v=NETWORK.v.astype(kind)), X, Y)
+
+    @named(LABELLED | UNLABELLED, OF_LABELS_ALONE)
+    @pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
+    def test_points_of_16_bits_are_refused(self, function, kind):
+        with pytest.raises(ValueError, match=of_16_bits("x", kind)):
+            function(NETWORK, X.astype(kind), Y)
+
+    @named(LABELLED)
+    def test_labels_of_16_bits_are_refused(self, function):
+        with pytest.raises(ValueError, match=of_16_bits("y", jnp.float16)):
+            function(NETWORK, X, Y.astype(np.float16))
+
+    @pytest.mark.parametrize("given", ["network", "data", "all"])
+    def test_training_in_16_bits_is_refused(self, given):
+        def narrow(tree):
+            return jax.tree.map(lambda leaf: leaf.astype(np.float16), tree)
+
+        params = NETWORK if given == "data" else narrow(NETWORK)
+        x, y = (X, Y) if given == "network" else narrow((X, Y))
+        message = of_16_bits("w" if given == "network" else "x", jnp.float16)
+        with pytest.raises(ValueError, match=message):
+            jk.train(params, x, y)
 
     @named(LABELLED | UNLABELLED, OF_DATA_ALONE)
     def test_points_are_not_rounded_to_the_precision_of_the_network(self, function, float64):

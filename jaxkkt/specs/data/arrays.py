@@ -38,6 +38,7 @@ class Arrays(Data, kw_only=False):
             value = getattr(self, name)
             if value is not None:
                 kept = np.array(value, None if hasattr(value, "dtype") else _precision())
+                kept = kept.astype(np.float32) if kept.dtype == np.float16 else kept
                 object.__setattr__(self, name, kept)
         datasets.validate(self.x, self.y)
         if (self.x_test is None) != (self.y_test is None):
