@@ -7,12 +7,13 @@ its initialization is `networks.lazy`. The lazy ball asks of every neuron j that
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked
 from jaxkkt.protocols import Protocol
-from jaxkkt.requirements import require_not_negative, require_precision
+from jaxkkt.requirements import one_or_each, require_not_negative, require_precision
 from jaxkkt.specs.base import Number
 from jaxkkt.specs.optimizers import Descent, Flow
 
@@ -25,17 +26,22 @@ def distances(params: Params, start: Params) -> Float[Array, " k"]:
     return lengths(_moved(params, start))
 
 
-def project(params: Params, start: Params, weight_radius: float | Float[Array, ""]) -> Params:
+def project(
+    params: Params,
+    start: Params,
+    weight_radius: float | Float[Array | np.ndarray, ""] | Float[Array | np.ndarray, " k"],
+) -> Params:
     """The nearest network with |w_j - w_j,0| <= V = `weight_radius` for every j, each on its own.
 
-    b and v stay as they are. Raises ValueError for networks that do not fit together, and a radius
-    that is negative or not finite.
+    The radius is one for all neurons, or one for each. b and v stay as they are. Raises ValueError
+    for networks that do not fit together, and a radius that is negative or not finite, or neither
+    one nor one for each neuron.
     Wang et al. (2022), Algorithm 1, line 11, for V = C0 / sqrt(k).
     """
     require_not_negative(weight_radius=weight_radius)
     moved = _moved(params, start)
+    largest = one_or_each("weight_radius", weight_radius, params.v, "neuron")[:, None]
     length = lengths(moved)[:, None]
-    largest = jnp.asarray(weight_radius, moved.dtype)
     inside = start.w + moved * ratio(largest, length)
     return params._replace(w=jnp.where(length > largest, inside, params.w))
 

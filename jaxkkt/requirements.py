@@ -79,6 +79,20 @@ def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
     return jnp.asarray(mask)
 
 
+def one_or_each(name: str, number: Any, of: Array, what: str) -> Array:
+    """One number for each `what`, in the shape (n,) and precision of an array.
+
+    Raises ValueError unless it is one number for all, or one for each.
+    """
+    each = jnp.asarray(number, of.dtype)
+    if each.shape not in ((), of.shape):
+        raise ValueError(
+            f"{name} must be one number, or one for each {what}, shape {of.shape}, got shape "
+            f"{each.shape}"
+        )
+    return jnp.broadcast_to(each, of.shape)
+
+
 def as_samples(dtype: Any = None, *, x: Any, y: Any) -> list[Array]:
     """Points (n, d) and labels (n,) by `as_arrays`.
 

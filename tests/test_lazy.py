@@ -60,6 +60,31 @@ class TestBall:
             lazy.project(inside, start, 2.0), inside, rtol=1e-6, atol=1e-6
         )  # rounding of 2
 
+    @pytest.mark.parametrize(("k", "d"), [(4, 4), (5, 1), (5, 3), (1, 3)])
+    @pytest.mark.parametrize("kind", [jnp.asarray, np.asarray])
+    def test_each_neuron_may_have_a_radius_of_its_own(self, k, d, kind):
+        start = cases.lazy(0, k, d)
+        moved = start._replace(w=start.w + 2 * normal(9, k, d))
+        radii = kind(np.linspace(0, 3, k, dtype=np.float32))
+        inside = lazy.project(moved, start, radii)
+        for j, radius in enumerate(radii):
+            assert_same_bits(inside.w[j], lazy.project(moved, start, float(radius)).w[j])
+        assert_close(jax.jit(lazy.project)(moved, start, radii), inside, rtol=1e-5, atol=1e-6)
+        lanes = jax.vmap(lazy.project, in_axes=(None, None, 0))(moved, start, jnp.asarray(radii))
+        for lane_of, radius in zip(lanes.w, radii, strict=True):
+            alone = lazy.project(moved, start, float(radius)).w
+            assert_close(lane_of, alone, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("shape", [(3,), (5, 1), (1,), (5, 3)])
+    def test_radii_are_one_or_one_for_each_neuron(self, shape):
+        start = cases.lazy(0, 5, 3)
+        message = (
+            r"weight_radius must be one number, or one for each neuron, shape \(5,\), got shape \("
+        )
+        with pytest.raises(ValueError, match=message):
+            lazy.project(start, start, jnp.ones(shape))
+
     @pytest.mark.parametrize("radius", [-1.0, float("nan"), float("inf")])
     def test_a_radius_that_is_none_is_refused(self, radius):
         start, _, _ = case()
