@@ -6,7 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
+
+# The largest size: arrays are made at multiples of 1024, counted in 32 bits.
+LARGEST = 2**31 - 1024
 
 
 def require_positive(**numbers: object) -> None:
@@ -19,6 +22,27 @@ def require_not_negative(**numbers: object) -> None:
     """Raises ValueError unless all numbers, or arrays of them, are 0 or more, and finite."""
     for name, number in numbers.items():
         _require(name, number, lambda values: values >= 0, "at least 0")
+
+
+def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> None:
+    """Raises ValueError unless this is an integer from `least` to `most`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
+
+
+def require_counts(**counts: Any) -> None:
+    """Raises ValueError unless all are integers from 1 on; of traced ones the kind is checked."""
+    for name, count in counts.items():
+        array = isinstance(count, jax.Array | np.ndarray) and count.shape == ()
+        if array and np.issubdtype(count.dtype, np.integer):
+            if isinstance(count, jax.core.Tracer):
+                continue
+            count = int(count)
+        require_whole(name, count, 1)
 
 
 def require_precision(**arrays: object) -> None:

@@ -207,6 +207,14 @@ def test_bad_trips_are_refused():
         flip_size_bisection(*classified(), trips=0)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("trips", [2.5, 2.0, True, "3"])
+def test_trips_are_whole(trips):
+    with pytest.raises(ValueError, match=f"trips must be an integer, got {trips!r}"):
+        flip_size_bisection(*classified(), trips=trips)
+    assert flip_size_bisection(*classified(), trips=np.int64(2)).size > 0
+
+
 def test_trips_bound_the_error():
     identity = line((1, 0, 1), (-1, 0, -1))
     x = jnp.array([[3.0]])

@@ -143,6 +143,31 @@ def test_bad_trips_are_refused(classified, trips):
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("count", [2.5, 2.0, True, jnp.float32(2), jnp.array([2, 3])])
+def test_steps_and_trips_are_whole(classified, count):
+    for call in (
+        lambda: pgd(*classified, 0.1, steps=count),
+        lambda: robust_accuracy(*classified, [0.1], steps=count),
+        lambda: smallest_radii(*classified, 1.0, steps=count),
+    ):
+        with pytest.raises(ValueError, match="steps must be an integer, got"):
+            call()
+    with pytest.raises(ValueError, match="trips must be an integer, got"):
+        smallest_radii(*classified, 1.0, trips=count)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_steps_may_be_an_array_and_traced(classified):
+    expected = pgd(*classified, 0.1, steps=3).margins
+    for steps in (np.int64(3), jnp.array(3)):
+        assert_close(pgd(*classified, 0.1, steps=steps).margins, expected)
+    mapped = jax.vmap(lambda steps: pgd(*classified, 0.1, steps=steps).margins)(jnp.array([3, 4]))
+    assert_close(mapped[0], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="steps must be an integer, got"):
+        jax.jit(lambda steps: pgd(*classified, 0.1, steps=steps).margins)(3.0)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_whole_numbers_are_points_too(classified):
     params, _, _ = classified
     x, y = np.eye(10, dtype=int)[:4] * 3, np.array([1, -1, 1, 1])

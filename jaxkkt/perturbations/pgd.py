@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
-from jaxkkt.requirements import require_not_negative, require_positive
+from jaxkkt.requirements import one_or_each, require_counts, require_not_negative, require_positive
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -47,16 +47,16 @@ def pgd(
     that the default protocol trains, that attack does not move and finds nothing.
 
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
-    finite, or neither one nor one for each point, steps below 1, labels other than -1 and 1 (and 0
-    for padding, a row of zeros), points that are not rows of the network's dimension, and unless
-    network and data hold floating-point numbers of one precision that JAX keeps.
+    finite, or neither one nor one for each point, steps that are no integer from 1 on, labels other
+    than -1 and 1 (and 0 for padding, a row of zeros), points that are not rows of the network's
+    dimension, and unless network and data hold floating-point numbers of one precision that JAX
+    keeps.
     Madry et al. (2018), whose steps are normalized; Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
     require_positive(radius=radius)
-    if not isinstance(steps, jax.core.Tracer) and not steps >= 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    require_counts(steps=steps)
     params, x, y = checked_samples(params, x, y)
-    radii = _each(y, "radius", radius)
+    radii = one_or_each("radius", radius, y, "point")
     return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
@@ -78,6 +78,7 @@ def robust_accuracy(
     Raises ValueError for radii that are negative or not finite, and as `pgd`.
     """
     require_not_negative(radii=radii)
+    require_counts(steps=steps)
     params, x, y = checked_samples(params, x, y)
     real = y != 0
 
@@ -104,13 +105,12 @@ def smallest_radii(
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
     small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
     off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
-    not positive and finite, trips below 1, and as `pgd`.
+    not positive and finite, trips that are no integer from 1 on, and as `pgd`.
     """
     require_positive(bracket=bracket)
-    if trips < 1:
-        raise ValueError(f"trips must be at least 1, got {trips}")
+    require_counts(steps=steps, trips=trips)
     params, x, y = checked_samples(params, x, y)
-    top = _each(y, "bracket", bracket)
+    top = one_or_each("bracket", bracket, y, "point")
 
     def flipped(radii: Array) -> Array:
         return pgd(params, x, y, radii, steps, normalized=True).margins <= 0
@@ -125,17 +125,6 @@ def smallest_radii(
     before = margins(params, x, y)
     found = jnp.where(before <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
     return jnp.where(jnp.isnan(before), jnp.nan, found)
-
-
-def _each(y: Array, name: str, number: Any) -> Array:
-    """One number for every point, where one for all may be given."""
-    number = jnp.asarray(number, y.dtype)
-    if number.shape not in ((), y.shape):
-        raise ValueError(
-            f"{name} must be one number, or one for each point, shape {y.shape}, got shape "
-            f"{number.shape}"
-        )
-    return jnp.broadcast_to(number, y.shape)
 
 
 @partial(jax.jit, static_argnames="normalized")

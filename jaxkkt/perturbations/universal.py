@@ -29,7 +29,7 @@ from jaxkkt.perturbations.rays import (
     first_flip,
     stay_negative,
 )
-from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_positive
+from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_counts, require_positive
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
 BLOCK_ELEMENTS = 2**16
@@ -136,13 +136,12 @@ def flip_size_bisection(
     Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
     bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
-    Raises ValueError for a bracket that is not positive and finite, trips below 1, a network or
-    direction of another dimension than the points, and as `universal_direction` for network, data
-    and choice.
+    Raises ValueError for a bracket that is not positive and finite, trips that are no integer from
+    1 on, a network or direction of another dimension than the points, and as `universal_direction`
+    for network, data and choice.
     Vardi et al. (2022), Section 6.
     """
-    if trips < 1:
-        raise ValueError(f"trips must be at least 1, got {trips}")
+    require_counts(trips=trips)
     return _bisection(*_inputs(params, x, y, direction, chosen, bracket), trips)
 
 

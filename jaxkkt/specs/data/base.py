@@ -12,11 +12,10 @@ from jaxtyping import PRNGKeyArray
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
 from jaxkkt.keys import folded
+from jaxkkt.requirements import LARGEST, require_whole
 from jaxkkt.specs.base import Spec, described
 
 HELD_OUT = 256
-# The largest size: arrays are made at multiples of 1024 (`round_up`), counted in 32 bits.
-LARGEST = 2**31 - 1024
 
 
 class Data(Spec):
@@ -127,16 +126,6 @@ def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
 def round_up(size: int) -> int:
     """The size that draws and measurements are compiled for: few, and not much larger."""
     return 256 if size <= 256 else -(-size // 1024) * 1024
-
-
-def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> None:
-    """Raises ValueError unless this is an integer from `least` to `most`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    if value > most:
-        raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
 def require_finite(name: str, value: Any) -> None:
