@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.networks import Params, checked
+from jaxkkt.networks import Params, checked_network
 from jaxkkt.protocols import Protocol
 from jaxkkt.requirements import one_or_each, require_not_negative, require_precision
 from jaxkkt.specs.base import Number
@@ -48,7 +48,7 @@ def project(
 
 def _moved(params: Params, start: Params) -> Float[Array, "k d"]:
     """w - w_0."""
-    params, start = checked(params), checked(start)
+    params, start = checked_network(params), checked_network(start)
     require_precision(w=params.w, start=start.w)
     if params.w.shape != start.w.shape:
         raise ValueError(

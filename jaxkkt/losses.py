@@ -5,12 +5,15 @@ of the loss is ever held. With p_i = -d log L / d q_i the gradient of log L over
 -sum_i p_i y_i grad N(x_i), and grad L = L grad log L.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from jaxkkt.requirements import as_margins
 
 Margins = Float[Array, " m"]
 SampleLoss = Callable[[Margins], tuple[Margins, Margins]]
@@ -41,7 +44,7 @@ LOSSES: dict[str, SampleLoss] = {"exponential": exponential, "logistic": logisti
 
 
 def log_loss(
-    margins: Margins,
+    margins: Float[Array | np.ndarray, " m"] | Sequence,
     loss: SampleLoss = exponential,
     mask: Bool[Array, " m"] | None = None,
     reduction: Literal["sum", "mean"] = "sum",
@@ -50,9 +53,12 @@ def log_loss(
 
     Samples whose `mask` is False take no part: they add nothing to L and have p_i = 0.
     For the exponential loss p is softmax(-q). Accurate in float32 for margins from -1e3 to 1e6.
+    Raises ValueError for margins that are not those of one network, or that JAX would round, for a
+    mask of another shape, and for another reduction.
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
+    margins = as_margins(margins)
     if mask is not None and mask.shape != margins.shape:
         raise ValueError(
             f"mask must have one truth value for every margin, shape {margins.shape}, got "

@@ -92,6 +92,17 @@ def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
     return [jnp.asarray(arrays[name]) for name in given]
 
 
+def as_margins(margins: Any) -> Float[Array, " m"]:
+    """The margins of one network by `as_arrays`; ValueError unless they are (m,) with m >= 1."""
+    (q,) = as_arrays(margins=margins)
+    if q.ndim != 1 or q.size == 0:
+        raise ValueError(
+            f"margins must be those of one network, shape (m,) with m >= 1, got {q.shape}: of "
+            "several networks, map over them by jax.vmap"
+        )
+    return q
+
+
 def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
     """The choice of samples as a JAX array; ValueError unless it is one truth value a sample."""
     mask = mask if isinstance(mask, jax.Array) else np.asarray(mask)

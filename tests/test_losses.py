@@ -1,4 +1,5 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -174,6 +175,37 @@ def test_logistic_and_exponential_agree_at_large_margins_and_differ_at_small(los
 def test_a_mask_of_another_shape_is_refused(unchecked):
     with pytest.raises(ValueError, match=r"for every margin, shape \(3,\), got \(1,\)"):
         losses.log_loss(jnp.ones(3), mask=jnp.array([True]), reduction="mean")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3), (), (0,)])
+def test_margins_are_those_of_one_network(shape):
+    message = rf"of one network, shape \(m,\) with m >= 1, got {re.escape(str(shape))}.*jax\.vmap"
+    with pytest.raises(ValueError, match=message):
+        losses.log_loss(jnp.ones(shape), reduction="mean")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_networks_are_mapped_over(loss):
+    margins = jnp.array([[0.5, -2.0, 3.0], [1.0, 40.0, 0.0]])
+    for mapped in (jax.vmap, lambda f: jax.jit(jax.vmap(f))):
+        totals, weights = mapped(lambda q: losses.log_loss(q, loss))(margins)
+        for lane, q in enumerate(margins):
+            total, alone = losses.log_loss(q, loss)
+            np.testing.assert_allclose(totals[lane], total, rtol=8 * EPS)
+            np.testing.assert_allclose(weights[lane], alone, rtol=32 * EPS)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_float64_margins_are_not_rounded():
+    with pytest.raises(ValueError, match="margins is float64, which JAX would round to float32"):
+        losses.log_loss(np.array([1.0, 2.0]))
+    with jax.enable_x64(True):
+        value, weights = losses.log_loss(np.array([1.0, 2.0]))
+        assert value.dtype == weights.dtype == jnp.float64
+    listed, expected = losses.log_loss([1, 2]), losses.log_loss(jnp.array([1.0, 2.0]))
+    np.testing.assert_array_equal(listed[1], expected[1])
+    assert listed[0] == expected[0]
 
 
 def test_unknown_reduction_is_refused(unchecked):

@@ -1,5 +1,7 @@
 """Directions and flips: closed forms, degenerate runs, refusals, transfer."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,35 @@ def test_nobody_is_on_the_margin_of_a_network_that_errs(q):
 def test_slack_below_one_is_refused():
     with pytest.raises(ValueError, match=r"slack must be at least 1, got 0\.9"):
         perturbations.on_margin(jnp.ones(3), 0.9)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("slack", [[1.1, 1.2], np.array([1.1]), jnp.ones(3), jnp.ones((0,))])
+def test_slack_is_one_number(slack):
+    message = f"slack must be one number, got shape {re.escape(str(np.shape(slack)))}: of several"
+    with pytest.raises(ValueError, match=message):
+        perturbations.on_margin(jnp.ones(3), slack)
+    with pytest.raises(ValueError, match=message):
+        jax.jit(perturbations.on_margin)(jnp.ones(3), jnp.array(slack))
+
+
+def test_slacks_are_mapped_over():
+    mapped = jax.vmap(perturbations.on_margin, in_axes=(None, 0))
+    found = mapped(jnp.array([1.0, 1.15]), jnp.array([1.1, 1.2]))
+    np.testing.assert_array_equal(found, [[1, 0], [1, 1]])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(0,), (2, 3), (3, 1), ()])
+def test_margins_are_those_of_one_network(shape):
+    message = rf"of one network, shape \(m,\) with m >= 1, got {re.escape(str(shape))}.*jax\.vmap"
+    with pytest.raises(ValueError, match=message):
+        perturbations.on_margin(jnp.ones(shape))
+
+
+def test_networks_are_mapped_over():
+    q = jnp.array([[1.0, 1.05], [10.0, 1.0]])
+    np.testing.assert_array_equal(jax.vmap(perturbations.on_margin)(q), [[1, 1], [0, 1]])
 
 
 def test_universal_direction_is_the_unit_sum_over_the_chosen():

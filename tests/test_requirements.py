@@ -259,6 +259,31 @@ class TestShapes:
             perturbations.transfer_matrix(NETWORK, X, Y)
 
 
+@pytest.mark.usefixtures("unchecked")
+class TestOneNetwork:
+    @named(UNLABELLED | OF_NETWORKS)
+    @pytest.mark.parametrize("lanes", [2, 3, 5])
+    def test_stacks_are_mapped_over(self, function, lanes):
+        """5 networks of 5 neurons, or 3 of points of dimension 3, would broadcast."""
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *[NETWORK] * lanes)
+        message = (
+            r"a network on inputs of dimension 3 needs w \(k, 3\), b \(k,\), v \(k,\) with k >= 1, "
+            rf"got w \({lanes}, 5, 3\).*: of networks that are stacked, map over them by jax\.vmap"
+        )
+        with pytest.raises(ValueError, match=message):
+            function(stacked, X, Y)
+        mapped = jax.vmap(function, in_axes=(0, None, None))(stacked, X, Y)
+        last = jax.tree.map(lambda leaf: leaf[-1], mapped)
+        assert_close(last, function(NETWORK, X, Y), rtol=1e-5, atol=1e-6)
+
+    @named(OF_NETWORKS)
+    @pytest.mark.parametrize("part", ["w", "b", "v"])
+    def test_parts_that_do_not_fit_are_refused(self, function, part):
+        params = NETWORK._replace(**{part: getattr(NETWORK, part)[:4]})
+        with pytest.raises(ValueError, match=r"3 needs w \(k, 3\), b \(k,\), v \(k,\) with k >= 1"):
+            function(params, X, Y)
+
+
 class TestKinds:
     @named(LABELLED | UNLABELLED)
     def test_lists_are_as_good_as_arrays(self, function):

@@ -135,19 +135,19 @@ def value_and_input_gradient_from(
 
 
 def squared_norm(params: Params) -> Float[Array, ""]:
-    """||theta||^2 = sum_j ||w_j||^2 + b_j^2 + v_j^2. Errors as in `apply`."""
-    params = checked(params)
+    """||theta||^2 = sum_j ||w_j||^2 + b_j^2 + v_j^2, of one network. Errors as in `apply`."""
+    params = checked_network(params)
     return sum((jnp.vdot(p, p, precision=PRECISION) for p in params), jnp.zeros((), params.v.dtype))
 
 
 def pad(params: Params, width: int, dim: int) -> Params:
-    """The same function with zero neurons and zero input coordinates added up to (width, dim).
+    """The same function, of one network, with zero neurons and coordinates up to (width, dim).
 
     Zero neurons have zero gradients and stay zero (relu'(0) = 0); so does the weight of an
     input coordinate that is zero on every sample. Raises ValueError when asked to shrink, and as
     `apply` does.
     """
-    params = checked(params)
+    params = checked_network(params)
     k, d = params.w.shape
     if width < k or dim < d:
         raise ValueError(
@@ -173,6 +173,13 @@ def checked(params: Params) -> Params:
     return Params(*(jnp.asarray(p) for p in params))
 
 
+def checked_network(params: Params) -> Params:
+    """One network, on inputs of any dimension, as JAX arrays. Errors as in `check_parameters`."""
+    params = checked(params)
+    check_parameters(params, params.w.shape[-1] if params.w.ndim else 1)
+    return params
+
+
 def checked_samples(params: Params, x: Any, y: Any) -> tuple[Params, Array, Array]:
     """One network and samples (n, d) with labels (n,), as JAX arrays. Errors as in `margins`."""
     params = checked(params)
@@ -189,7 +196,9 @@ def check_parameters(params: Params, dim: int) -> None:
     checked(params)
     k = params.v.shape[0] if params.v.ndim else 0
     if k < 1 or (params.w.shape, params.b.shape) != ((k, dim), (k,)):
+        hint = ": of networks that are stacked, map over them by jax.vmap"
         raise ValueError(
             f"a network on inputs of dimension {dim} needs w (k, {dim}), b (k,), v (k,) with "
             f"k >= 1, got w {params.w.shape}, b {params.b.shape}, v {params.v.shape}"
+            f"{hint if params.w.ndim > 2 else ''}"
         )

@@ -29,7 +29,14 @@ from jaxkkt.perturbations.rays import (
     first_flip,
     stay_negative,
 )
-from jaxkkt.requirements import as_arrays, as_mask, as_samples, require_counts, require_positive
+from jaxkkt.requirements import (
+    as_arrays,
+    as_margins,
+    as_mask,
+    as_samples,
+    require_counts,
+    require_positive,
+)
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
 BLOCK_ELEMENTS = 2**16
@@ -92,12 +99,18 @@ def on_margin(
     """q_i <= slack min q: which samples are on the margin. Vardi et al. (2022), Section 6.
 
     Samples whose `mask` is False take no part; data with padding need mask = (y != 0). Nobody is on
-    the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack below 1,
-    margins that JAX would round, and a mask that is not one truth value a sample.
+    the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack that is not
+    one number or below 1, margins that are not those of one network or that JAX would round, and a
+    mask that is not one truth value a sample.
     """
+    if np.shape(slack) != ():
+        raise ValueError(
+            f"slack must be one number, got shape {np.shape(slack)}: of several, map over them by "
+            "jax.vmap"
+        )
     if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
         raise ValueError(f"slack must be at least 1, got {slack}")
-    (q,) = as_arrays(margins=margins)
+    q = as_margins(margins)
     real = jnp.ones(q.shape, bool) if mask is None else as_mask("mask", mask, q.shape[0])
     smallest = jnp.min(jnp.where(real, q, jnp.inf))
     return real & (smallest > 0) & (q <= slack * smallest)
