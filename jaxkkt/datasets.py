@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxkkt.arithmetic import scale
 from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION, Size, check_sizes
-from jaxkkt.requirements import as_arrays, as_samples, require_precision
+from jaxkkt.requirements import as_arrays, as_samples, require_both_labels, require_precision
 
 # Norms are summed over so many coordinates at a time.
 BLOCK = 16
@@ -124,15 +124,7 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
         raise ValueError(
             f"x must be finite, but {bad_rows.size} rows hold NaN or inf, first row {bad_rows[0]}"
         )
-    labels = set(np.unique(np.asarray(y, float)).tolist())
-    if not labels <= {-1.0, 1.0}:
-        hint = ": of 0 and 1 they are 2 * y - 1" if labels <= {0.0, 1.0} else ""
-        raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}{hint}")
-    if len(labels) < 2:
-        raise ValueError(
-            f"both labels must occur, but every sample has y = {labels.pop():g}: the max-margin "
-            "problem and its theorems ask for two classes"
-        )
+    require_both_labels(y, "sample")
     return arrays
 
 

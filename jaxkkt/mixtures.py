@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import spans
 from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION
-from jaxkkt.requirements import as_arrays
+from jaxkkt.requirements import as_arrays, require_both_labels
 
 ARRANGEMENTS = ("sphere", "orthogonal")
-# Draws of all samples' clusters, of which the first with both labels is taken.
+# Draws of all samples' clusters, of which the first with both labels is taken, or the first.
 DRAWS = 32
 
 
@@ -97,16 +97,21 @@ def sample(
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Int[Array, " n"]]:
     """Points x = mu_q + sigma xi with xi standard normal and q uniform, labels y_q, and the q.
 
-    The q are drawn until both labels occur, since the theory asks for both. With `ambient` the xi
+    Of 32 draws of all q the first in which both labels occur is taken, since the theory asks for
+    both. Where one label is missing in each, as with one sample, the first draw is taken, and all
+    y are the same: a sweep ends such a run as RAISED, and `jk.train` raises. With `ambient` the xi
     are vectors of that dimension, those from `first` on in the coordinates of `spans`.
-    Raises ValueError unless there is a label for every mean, and both hold floating-point numbers
-    of one precision that JAX keeps; lists of numbers may be whole.
+    Raises ValueError unless there is a label for every mean, -1 or 1, and both occur (of traced
+    labels only the shape is checked), and unless both hold floating-point numbers of one precision
+    that JAX keeps; lists of numbers may be whole.
     """
+    given = labels
     means, labels = as_arrays(means=means, labels=labels)
     if means.ndim != 2 or labels.shape != means.shape[:1]:
         raise ValueError(
             f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
         )
+    require_both_labels(given, "mean")  # as given: constants turn into tracers under a trace
     cluster_key, noise_key = jax.random.split(unrolled(key))
     drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
     y = labels[drawn]

@@ -176,6 +176,25 @@ def require_labels(y: Any, x: Any = None) -> None:
             )
 
 
+def require_both_labels(y: Any, of: str) -> None:
+    """Raises ValueError unless the labels are -1 or 1, and both occur; not of traced ones.
+
+    `of`: what each label is of.
+    """
+    if isinstance(y, jax.core.Tracer):
+        return
+    labels = set(np.unique(np.asarray(y, float)).tolist())
+    if not labels <= {-1.0, 1.0}:
+        hint = ": of 0 and 1 they are 2 * y - 1" if labels <= {0.0, 1.0} else ""
+        raise ValueError(f"labels must be -1 or 1, got {sorted(labels - {-1.0, 1.0})[:5]}{hint}")
+    if len(labels) < 2:
+        found = f"every {of} has y = {labels.pop():g}" if labels else f"there is no {of}"
+        raise ValueError(
+            f"both labels must occur, but {found}: the max-margin problem and its theorems ask for "
+            "two classes"
+        )
+
+
 def _require(
     name: str, number: object, holds: Callable[[np.ndarray], np.ndarray], what: str
 ) -> None:

@@ -9,6 +9,7 @@ from cases import sweep
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
 from jaxkkt.measurements.clusters import error_interval, neighbour_flip_sizes
+from jaxkkt.training import Status
 
 SMALL = {"data": "clusters", "d": 30, "samples": 24, "clusters": 4, "width": 20, "tests": 200}
 
@@ -54,6 +55,51 @@ class TestDraws:
         keys = jax.random.split(jax.random.key(0), 200)
         _, y, _ = jax.vmap(lambda key: mixtures.sample(key, means, labels, 1.0, 2))(keys)
         assert (y.sum(axis=1) == 0).all()
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            ([0, 1, 0, 1], r"labels must be -1 or 1, got \[0\.0\]: of 0 and 1 they are 2 \* y - 1"),
+            ([1, -1, 2, 1], r"labels must be -1 or 1, got \[2\.0\]"),
+            ([1, -1, float("nan"), 1], r"labels must be -1 or 1, got \[nan\]"),
+            ([1, 1, 1, 1], "both labels must occur, but every mean has y = 1"),
+            ([-1, -1, -1, -1], "both labels must occur, but every mean has y = -1"),
+        ],
+    )
+    def test_labels_of_clusters_are_two_classes(self, labels, message):
+        means = jnp.eye(4, 6)
+        for given in (labels, np.array(labels, np.float32), jnp.array(labels, jnp.float32)):
+            with pytest.raises(ValueError, match=message):
+                mixtures.sample(jax.random.key(0), means, given, 0.1, 6)
+            with pytest.raises(ValueError, match=message):
+                jax.jit(lambda key, of=given: mixtures.sample(key, means, of, 0.1, 6))(
+                    jax.random.key(0)
+                )
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_no_clusters_have_no_labels(self):
+        with pytest.raises(ValueError, match="both labels must occur, but there is no mean"):
+            mixtures.sample(jax.random.key(0), jnp.zeros((0, 3)), jnp.zeros(0), 0.1, 6)
+
+    def test_labels_may_be_traced(self):
+        means, labels = jnp.eye(2, 3), jnp.array([1.0, -1.0])
+        expected = mixtures.sample(jax.random.key(0), means, labels, 0.1, 6)
+        got = jax.jit(lambda of: mixtures.sample(jax.random.key(0), means, of, 0.1, 6))(labels)
+        np.testing.assert_array_equal(got[1], expected[1])
+
+    def test_where_a_label_is_in_no_draw_the_points_have_one(self):
+        means, labels = jnp.eye(500, 3), jnp.ones(500).at[0].set(-1)
+        x, y, _ = mixtures.sample(jax.random.key(0), means, labels, 0.1, 2)
+        assert x.shape == (2, 3)
+        assert (y == 1).all()
+        with pytest.raises(ValueError, match="both labels must occur, but every sample has y = 1"):
+            jk.train(networks.gaussian(jax.random.key(0), 4, 3), x, y)
+        rare = {**SMALL, "clusters": 500, "balance": 1.0, "samples": 2, "d": 3}
+        table = sweep(jk.grid(**rare, sigma=0.1, seed=[0, 1]))
+        assert table.status.values.ravel().tolist() == [Status.CONVERGED, Status.RAISED]
+        error = table.error.values.ravel()[1]
+        assert "both labels must occur, but every sample has y = 1" in error
 
     @pytest.mark.parametrize("rho", [-0.5, 1.0, 1.5, float("nan")])
     def test_a_correlation_outside_its_range_is_refused(self, rho):
