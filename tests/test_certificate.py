@@ -258,6 +258,16 @@ def test_an_untrained_network_is_far_from_a_kkt_point(untrained):
 # --- what is refused, and what is told ---
 
 
+def test_lists_are_as_good_as_arrays(unchecked):
+    case = DERIVED["acute"]
+    expected = certificate(case.params, case.x, case.y)
+    labels = [int(label) for label in case.y]
+    got = certificate(case.params, np.asarray(case.x).tolist(), labels)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+    with pytest.raises(ValueError, match="x must be an array, or lists of numbers that make one"):
+        certificate(case.params, [[1.0, 2.0, 3.0], [4.0]], labels)
+
+
 def test_eager_statuses(trained):
     good, data = trained
     wrong = certificate(good, data.x, -data.y)

@@ -243,6 +243,17 @@ def test_bad_input_is_refused(start, levels, step, message):
         follow_flow(params, *data, start, levels, step)
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_lists_are_as_good_as_arrays(x64):
+    """And take the precision of the network, which may have fewer digits than JAX computes with."""
+    params, data = problem()
+    expected = follow_flow(params, *data, START, LEVELS, 0.5)
+    x, y = data.x.tolist(), [int(label) for label in data.y]
+    with jax.enable_x64(x64):
+        got = follow_flow(params, x, y, START, LEVELS, 0.5)
+    assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_data_and_parameters_that_do_not_fit_are_refused():
     params, data = problem()
     with pytest.raises(ValueError, match="both labels must occur"):

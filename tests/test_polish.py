@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import kkt_cases
 import numpy as np
@@ -262,6 +263,14 @@ def test_networks_that_cannot_be_polished_are_told(wide):
         assert_no_numbers(got)
 
 
+def test_lists_are_as_good_as_arrays():
+    derived = kkt_cases.orthogonal(3, 2, 2.0)
+    params = kkt_cases.disturbed(derived.params, 0.01)
+    expected = polish(params, derived.x, derived.y)
+    got = polish(params, derived.x.tolist(), derived.y.tolist())
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
 def test_every_status_has_a_sentence():
     assert len({status.describe() for status in PolishStatus}) == len(PolishStatus) == 5
     assert "raise max_steps or working" in PolishStatus.STOPPED_EARLY.describe()
@@ -274,6 +283,9 @@ def test_bad_arguments_are_refused(unchecked):
     for name in ("working", "max_steps"):
         for count in (0, -3):
             with pytest.raises(ValueError, match=f"{name} must be at least 1, got {count}"):
+                polish(params, x, y, **{name: count})
+        for count in (2.5, 3.0, True):
+            with pytest.raises(ValueError, match=f"{name} must be an integer, got {count}"):
                 polish(params, x, y, **{name: count})
     with pytest.raises(ValueError, match="both labels must occur"):
         polish(params, x, np.ones(5))

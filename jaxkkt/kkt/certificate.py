@@ -8,6 +8,7 @@ is relu(w_j . x_i + b_j). Vardi, Yehudai, Shamir (2022), Section 5.2, equations 
 Of a network without biases theta is (w, v), and x_i stands wherever (x_i, 1) does.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from jaxkkt.kkt.precision import in_float64
 from jaxkkt.kkt.systems import Point
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
+from jaxkkt.requirements import as_arrays
 
 
 class CertificateStatus(Outcome):
@@ -99,8 +101,8 @@ class Certificate(NamedTuple):
 @in_float64
 def certificate(
     params: Params,
-    x: Float[Array | np.ndarray, "m d"],
-    y: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
     kink_tolerance: float = 1e-6,
     gap: float = 1e-6,
     budget: tuple[int, int] | None = None,
@@ -135,6 +137,7 @@ def certificate(
     """
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
     datasets.validate(x, y)
+    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
     networks.check_parameters(params, x.shape[1])
     trained = variables.chosen(params, trained)
     if not 0 <= kink_tolerance < 1:
@@ -145,9 +148,8 @@ def certificate(
     if budget is not None and not (min(budget) >= 0 and len(budget) == 2):
         raise ValueError(f"budget must be two counts (neurons, kinks a neuron), got {budget}")
     if budget is None:
-        budget = (k, m) if traced else _count(params, jnp.asarray(x), kink_tolerance, trained)
+        budget = (k, m) if traced else _count(params, x, kink_tolerance, trained)
     places = min(budget[0], k), min(budget[1], m)
-    x, y = jnp.asarray(x), jnp.asarray(y)
     return _certificate(params, x, y, kink_tolerance, gap, places, trained)
 
 

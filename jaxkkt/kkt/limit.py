@@ -26,6 +26,7 @@ from jaxkkt import datasets, networks
 from jaxkkt.kkt import variables
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.outcomes import Outcome
+from jaxkkt.requirements import as_arrays
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6
@@ -86,8 +87,8 @@ class _Place(NamedTuple):
 
 def follow_flow(
     params: Params,
-    x: Float[Array | np.ndarray, "m d"],
-    y: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
     log_loss: float,
     levels: Sequence[float],
     step: float = 0.02,
@@ -118,6 +119,7 @@ def follow_flow(
     log loss that is not negative, levels that do not fall from there, or a step outside (0, 1).
     """
     datasets.validate(x, y)
+    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
     networks.check_parameters(params, x.shape[1])
     trained = variables.chosen(params, trained)
     marks = np.array([log_loss, *levels], float)
@@ -132,7 +134,6 @@ def follow_flow(
         raise ValueError(f"step must be in (0, 1), got {step}")
     counts = [ceil(log(b / a) / step) for a, b in pairwise(marks.tolist())]
     ends = jnp.asarray(np.log(-marks[1:]), params.v.dtype)
-    x, y = jnp.asarray(x), jnp.asarray(y)
     return _follow(params, x, y, ends, jnp.asarray(counts, jnp.int32), trained)
 
 

@@ -17,6 +17,7 @@ interior-point method, during which tangents are renewed wherever a neuron's dir
 sample of its own class. Where none crosses any more, every condition of a KKT point holds.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
+from jaxkkt.requirements import as_arrays, require_counts
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
@@ -83,8 +85,8 @@ class Polished(NamedTuple):
 @in_float64
 def polish(
     params: Params,
-    x: Float[Array | np.ndarray, "m d"],
-    y: Float[Array | np.ndarray, " m"],
+    x: Float[Array | np.ndarray, "m d"] | Sequence,
+    y: Float[Array | np.ndarray, " m"] | Sequence,
     working: int | None = None,
     max_steps: int = STEPS,
     trained: tuple[str, ...] | None = None,
@@ -109,17 +111,16 @@ def polish(
 
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
-    counts below 1.
+    counts that are no integers from 1 on.
     """
     datasets.validate(x, y)
+    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
     networks.check_parameters(params, x.shape[1])
     trained = variables.chosen(params, trained)
-    for name, number in (("working", working), ("max_steps", max_steps)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+    require_counts(working=1 if working is None else working, max_steps=max_steps)
     m, d = x.shape
     w = min(params.v.shape[0], working or _working(m, d + int(variables.biased(trained))))
-    return _polish(params, jnp.asarray(x), jnp.asarray(y), max_steps, w, trained)
+    return _polish(params, x, y, max_steps, w, trained)
 
 
 def _working(m: int, n: int) -> int:
