@@ -5,17 +5,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.measurements import measured
 from jaxkkt.perturbations import FlipStatus
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 AXES = {"d": 10, "samples": 8, "width": 50, "seed": 0}
+
+
+PRECISE = {"big": 1e300, "small": 1e-60, "whole": 2**40 + 5, "third": 1 / 3, "unsigned": 2**63}
+BUFFER = np.zeros(2)
+
+
+class Precise(jk.Measurement):
+    """What neither float32 nor int32 holds."""
+
+    on_host = True
+
+    def measure(self):
+        given = {**PRECISE, "third": np.array([1 / 3]), "unsigned": np.uint64(2**63)}
+        return {name: np.asarray(value) for name, value in given.items()}
 
 
 def dead_share(params, data):
@@ -112,6 +127,80 @@ class TestOwn:
         table = sweep(runs).squeeze()
         assert table.n == 3
         assert (np.diff(table.norms) > 0).all()
+
+    def test_what_the_host_measures_is_kept_as_it_is(self, tmp_path):
+        """float32 and int32 would give inf, 0, 5, 0.33333334 and 0."""
+        curve = jk.Curve(steps=[2], measure=Precise)
+        runs = jk.grid(**AXES, max_steps=3, measure=Precise, curve=curve)
+        tables = [sweep(runs), sweep(runs, store=tmp_path), sweep(runs, store=tmp_path)]
+        for table in (*tables, jk.read_store(tmp_path), xr.load_dataset(tmp_path / "results.nc")):
+            for name, value in PRECISE.items():
+                assert table[name].values.ravel().tolist() == [value]
+                assert table[f"curve_{name}"].values.ravel().tolist() == [value]
+        (row,) = rows_in(tmp_path).values()
+        (kept,) = row["measured"].values()
+        assert kept == {**PRECISE, "third": [1 / 3]}
+        assert type(kept["whole"]) is int
+
+    def test_rows_do_not_share_the_host_s_memory(self):
+        class Same(jk.Measurement):
+            on_host = True
+
+            def measure(self, params):
+                BUFFER[:] = np.asarray(params.v[:2])
+                return {"same": BUFFER}
+
+        table = sweep(jk.grid(**{**AXES, "seed": range(3)}, max_steps=3, measure=Same))
+        assert len(np.unique(table.same)) == 6
+
+    def test_what_the_host_knows_beforehand_is_part_of_its_identity(self):
+        """To the last bit: a traced program would have inf for both."""
+
+        def of(number):
+            class Known(jk.Measurement):
+                on_host = True
+
+                def measure(self):
+                    return {"known": np.float64(number)}
+
+            return jk.grid(**AXES, measure=Known)[0].measured
+
+        assert of(1e300) == of(1e300) != of(2e300)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            2**53 + 1,
+            np.int64(2**63 - 1),
+            np.array([1, -(2**53) - 1]),
+            [2**70 + 1],
+            np.longdouble(1) / 3,
+        ],
+    )
+    def test_what_float64_does_not_hold_is_refused(self, value):
+        class Beyond(jk.Measurement):
+            on_host = True
+
+            def measure(self):
+                return {"beyond": value}
+
+        if isinstance(value, np.longdouble) and np.longdouble == np.float64:
+            pytest.skip("float64 holds all that this machine has")
+        with pytest.raises(ValueError, match=r"returns 'beyond' = .*, but tables hold float64"):
+            measured(Beyond())
+
+    @pytest.mark.parametrize(
+        "value", ["a word", None, 1j, np.ma.array([1.0], mask=[True]), [[], 1]]
+    )
+    def test_what_is_no_number_is_refused_on_the_host(self, value):
+        class Strange(jk.Measurement):
+            on_host = True
+
+            def measure(self):
+                return {"strange": value}
+
+        with pytest.raises(ValueError, match=r"must return numbers or arrays.* but 'strange' is "):
+            measured(Strange())
 
     @pytest.mark.parametrize(
         ("measure", "message"),

@@ -1,7 +1,7 @@
 """What a measurement is: a function of a trained network, and of what it asks for by name."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -12,9 +12,13 @@ from jaxtyping import Array
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.specs.base import Spec, described, jsonable
+from jaxkkt.specs.identity import digest_of_array
 
 # What a measurement may ask for, by the names of its parameters.
 NEEDS = ("params", "data", "test", "start", "protocol", "curve", "truth")
+
+# Up to here float64 holds all whole numbers.
+_ALL_WHOLE = 2**53
 
 
 class Measurement(Spec):
@@ -36,7 +40,8 @@ class Measurement(Spec):
     # padding. It then gets arrays of few round sizes: runs of all sizes share one program.
     padded: ClassVar[bool] = False
     # Whether `measure` runs as it is, on the host, instead of being compiled. It may then ask for
-    # `curve`, too: the parameters at the moments of the run's curve, stacked.
+    # `curve`, too: the parameters at the moments of the run's curve, stacked. What it returns keeps
+    # the precision of float64.
     on_host: ClassVar[bool] = False
 
     def measure(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +95,11 @@ class Measurement(Spec):
         given = None if truth is None else jax.tree.unflatten(*truth)
         known |= {"protocol": protocol, "curve": params, "truth": given}
         asked = [known[name] for name in self.needs()]
-        yield lambda here, *args: measured(here, *args), (self, *asked)
+
+        def told(here: Measurement, *args: Any) -> dict[str, Any]:
+            return {name: _traceable(value) for name, value in measured(here, *args).items()}
+
+        yield told, (self, *asked)
 
 
 class Function(Measurement):
@@ -126,9 +135,9 @@ def measurement(value: Any) -> Measurement:
     )
 
 
-def measured(here: Measurement, *args: Any) -> dict[str, Array]:
+def measured(here: Measurement, *args: Any) -> dict[str, Array | np.ndarray]:
     """What a measurement returns, by name; ValueError where that is no real number or array, or has
-    no name."""
+    no name. Arrays of JAX where it is compiled; what the host measures keeps its own type."""
     found = here.measure(*args)
     if not isinstance(found, Mapping):
         if here.label == "<lambda>":
@@ -141,7 +150,13 @@ def measured(here: Measurement, *args: Any) -> dict[str, Array]:
     for name, value in found.items():
         told = f"the measurement {here.label!r} must return numbers or arrays, or a dictionary of "
         try:
-            array = jnp.asarray(value)
+            array = _of_host(value) if here.on_host else jnp.asarray(value)
+        except _Inexact as error:
+            raise ValueError(
+                f"the measurement {here.label!r} returns {name!r} = {error.args[0]!r:.40}, but "
+                "tables hold float64, which has no such number: return it rounded, or its parts "
+                "by several names"
+            ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(f"{told}them, but {name!r} is {type(value).__name__}") from error
         if jnp.iscomplexobj(array):
@@ -169,6 +184,54 @@ def require_axes(one: Measurement, returned: Mapping[str, Any]) -> None:
             f"{told} {dims or 'no dimension'}, but it is an array of shape {shape}: give every "
             "dimension of it a name, and at least as many values as it is long"
         )
+
+
+class _Inexact(Exception):
+    """A number that float64 does not hold."""
+
+
+def _of_host(value: Any) -> Array | np.ndarray:
+    """As an array of its own type; of JAX where it is traced. Raises TypeError or ValueError for
+    what is no number, and `_Inexact` for one that float64 does not hold."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+        return jnp.asarray(value)
+    array = np.asarray(value)
+    whole = array.dtype == object and all(isinstance(one, int) for one in array.flat)
+    if isinstance(value, np.ma.MaskedArray) or not (whole or _is_number(array.dtype)):
+        raise TypeError
+    if array.dtype.kind in "iu":
+        if array.itemsize > 4:
+            beyond = (array > _ALL_WHOLE) | (array < -_ALL_WHOLE)
+            _require_exact(map(int, array[beyond]))
+        return array
+    if whole or array.dtype.char == "g":  # longer than float64
+        _require_exact(array.flat)
+        return array.astype(float)
+    return array
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    known = jnp.issubdtype(dtype, jnp.number) or dtype.kind == "b"
+    return known and dtype.kind != "m"  # a time, which NumPy takes for a whole number
+
+
+def _require_exact(numbers: Iterable[Any]) -> None:
+    """Raises `_Inexact` for one that float64 does not hold."""
+    for one in numbers:
+        try:
+            same = one != one or type(one)(float(one)) == one
+        except OverflowError:
+            same = False
+        if not same:
+            raise _Inexact(one)
+
+
+def _traceable(value: Any) -> Any:
+    """Numbers that the host knows without its arguments are told by their bits: a traced program
+    would round them."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.frombuffer(bytes.fromhex(digest_of_array(value)), np.uint8)
 
 
 def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
