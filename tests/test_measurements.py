@@ -1,5 +1,7 @@
 """Measurements: own ones at a run's own size, names, arrays; sizes that do not hang on a sample."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,13 +214,94 @@ class TestOwn:
             (lambda params: {"x": "a word"}, "must return numbers or arrays, or a dictionary"),
             (lambda params: {"x": params.v + 1j}, "'x' is complex64: give its real and imagin"),
             (lambda params: params.v.max(), "a lambda has no name for what it returns: return a d"),
+            (lambda params: {"run": 0.0}, "returns 'run', which is the engine's own name"),
+            (lambda params: {"environment": 0.0}, "returns 'environment', which is the engine's"),
+            (
+                lambda params: {"a/b": 0.0},
+                "calls a variable or a dimension 'a/b', but a table with",
+            ),
+            (lambda params: {"": 0.0}, "calls a variable or a dimension '', but a table with"),
+            (lambda params: {"a": params.v, "a_0": 0.0}, "an array 'a', whose dimension .* 'a_0'"),
+            (lambda params: {"a": params.w, "a_1": 0.0}, "an array 'a', whose dimension .* 'a_1'"),
             (lambda network: 0.0, "asks for 'network': its parameters may be 'params'"),
             (0.5, "a measurement is a function, such as f"),
         ],
     )
-    def test_refuses(self, measure, message):
+    def test_refuses_before_training(self, measure, message):
         with pytest.raises(ValueError, match=message):
-            sweep(jk.grid(**AXES, measure=[jk.Flips(), measure]))
+            jk.plan_sweep(jk.grid(**AXES, measure=[jk.Flips(), measure]))
+
+    @pytest.mark.parametrize("on_host", [False, True])
+    @pytest.mark.parametrize(
+        ("names", "message"),
+        [
+            (["level"], "returns 'level', which is the engine's own name"),
+            (["width"], "returns 'width', which is a field of the run"),
+            (["run"], "returns 'run', which is the engine's own name"),
+            (["a/b"], "calls a variable or a dimension 'a/b'"),
+            (["a", "a_0"], "an array 'a', whose dimension the table calls 'a_0'"),
+        ],
+    )
+    def test_names_that_the_table_has_are_refused(self, names, message, on_host):
+        """Of the host's as soon as they are known: a plan knows the others."""
+
+        def measure(self, params):
+            return dict.fromkeys(names, params.v)
+
+        one = type("Named", (jk.Measurement,), {"on_host": on_host, "measure": measure})
+        runs = jk.grid(**AXES, max_steps=5, measure=one, curve=jk.Curve([0.0, -1.0]))
+        with pytest.raises(ValueError, match=message):
+            sweep(runs) if on_host else jk.plan_sweep(runs)
+
+    @pytest.mark.parametrize("curved", [False, True])
+    @pytest.mark.parametrize(
+        ("sizes", "seen"),
+        [
+            ({"width": [20, 1, 30]}, lambda params: params.v),
+            ({"d": [1, 5, 7]}, lambda params: params.w[0]),
+            ({"samples": [3, 2, 4]}, lambda data: data.y[1:]),
+            ({"width": [5, 6, 7]}, lambda params: params.v[:-6]),
+        ],
+    )
+    def test_numbers_and_arrays_by_one_name_are_refused_before_training(self, sizes, seen, curved):
+        def squeezed(*args):
+            found = seen(*args)
+            return {"squeezed": jnp.squeeze(found)}
+
+        squeezed.__signature__ = inspect.signature(seen)
+        measured = {"curve": jk.Curve([-1.0], measure=squeezed)} if curved else {}
+        runs = jk.grid(**{**AXES, **sizes}, **{"measure": squeezed, **measured})
+        with pytest.raises(ValueError, match="squeezed' is a number for some runs and an array of"):
+            jk.plan_sweep(runs)
+
+    def test_numbers_and_arrays_of_two_measurements_are_refused_before_training(self):
+        runs = [
+            run
+            for measure in (lambda params: {"q": params.v}, lambda params: {"q": params.v.sum()})
+            for run in jk.grid(**AXES, measure=measure)
+        ]
+        with pytest.raises(ValueError, match="'q' is a number for some runs and an array of rank"):
+            jk.plan_sweep(runs)
+
+    def test_few_sizes_are_traced_to_plan(self):
+        traced = []
+
+        def norms(params, data):
+            traced.append((*data.x.shape, len(params.v)))
+            return {"norms": jnp.abs(params.v)}
+
+        axes = {"d": [1, 3, 5, 7], "samples": [4, 6, 8], "width": range(10, 20), "seed": range(2)}
+        jk.plan_sweep(jk.grid(**axes, measure=norms))
+        assert {(4, 1, 10), (8, 7, 19)} < set(traced)
+        assert len(traced) <= 5
+
+    def test_what_raises_at_some_sizes_is_left_to_its_runs(self):
+        def second(params):
+            return jnp.split(params.v, 2)[1].sum()
+
+        table = sweep(jk.grid(**{**AXES, "width": [20, 21, 24]}, max_steps=5, measure=second))
+        raised = (table.status == jk.Status.RAISED).squeeze()
+        assert raised.values.tolist() == [False, True, False]
 
     @pytest.mark.slow
     def test_held_out_points_of_own_arrays(self):

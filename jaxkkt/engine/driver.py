@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import xarray as xr
 
 from jaxkkt.engine import results
-from jaxkkt.engine.buckets import Bucket, structure_of
+from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone, devices, environment
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
 from jaxkkt.engine.lane_counts import streams
-from jaxkkt.engine.names import dimensions_of, names_of, require_free_names
+from jaxkkt.engine.names import names_in, require_free_names
 from jaxkkt.engine.planning import padding_share, plan
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
@@ -108,8 +108,11 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
 def plan_sweep(runs: Sequence[Run]) -> Plan:
     """The buckets and cost of a sweep, without running it.
 
-    Raises ValueError where two measurements of a run return the same name, where a field has one
-    that the table needs for something else, and where runs have curves of other moments.
+    Raises ValueError where two measurements of a run return the same name, where a measurement, an
+    array's dimension or a field has one that the table needs for something else, where a
+    measurement returns a number for some runs and an array for others, and where runs have curves
+    of other moments. Of what measurements return at other sizes it looks at the smallest, the
+    largest, and those with a size of 1; and it knows nothing of those that run `on_host`.
     """
     return _plan(unique(runs))
 
@@ -118,20 +121,7 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
 def _plan(wanted: Sequence[Run]) -> Plan:
     used = devices()
     buckets = plan(wanted, used)
-    returned: set[str] = set()
-    dimensions: set[str] = set()
-    # Of the first bucket that has them: what is traced here its programs need first.
-    kinds = {
-        structure_of(run.measure): (run, b.measured_at)
-        for b in reversed(buckets)
-        for run in b.one_of_each
-    }
-    for run, shape in kinds.values():
-        returned |= names_of(run, run.measure, shape).keys()
-        if run.curve is not None:
-            names_of(run, run.curve.measure, shape)
-        dimensions |= dimensions_of(run)
-    require_free_names(wanted, returned, dimensions)
+    require_free_names(wanted, names_in(buckets))
     if len({(run.curve.dimension, run.curve.moments) for run in wanted if run.curve}) > 1:
         raise ValueError("the runs of a table must have the same curve: sweep them apart")
     return Plan(tuple(buckets), streams(buckets, used))

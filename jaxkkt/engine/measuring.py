@@ -17,6 +17,7 @@ from jaxkkt.engine.costs import lane_bytes
 from jaxkkt.engine.devices import Here, device, here
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for
+from jaxkkt.engine.names import require_free_dimensions, require_own_names
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.rows import refuse_twice
@@ -140,12 +141,16 @@ def _parts(alike: Sequence[Alike], raised: Collection[int]) -> list[_Part]:
 
 
 def _columns(part: _Part, returned: Mapping[int, dict[str, np.ndarray]]) -> Columns:
-    """ValueError where two measurements return the same name."""
+    """ValueError where two measurements return the same name, or one that a dimension has."""
     found = Columns(part.runs, {}, {})
     for j, one in enumerate(part.asked):
         refuse_twice(one, returned[j].keys() & found.values.keys())
         found.values.update(returned[j])
         found.owners.update(dict.fromkeys(returned[j], j))
+    if any(one.on_host for one in part.asked):  # whose names no plan knows
+        named = {name for one in part.asked for name in one.axes()}
+        ranks = {name: column.ndim - 1 for name, column in found.values.items()}
+        require_free_dimensions(ranks, named, found.values)
     return found
 
 
@@ -164,6 +169,7 @@ def _on_host(
     }
     found = measured(one, *(given[name]() for name in one.needs()))
     require_axes(one, found)
+    require_own_names(one, found, run)
     # Copies: the next run's may come in the same memory.
     return {name: np.array(value)[None] for name, value in found.items()}
 

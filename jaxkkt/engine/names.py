@@ -1,12 +1,15 @@
 """Names of what is measured, known before anything runs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxkkt.engine.buckets import Bucket, structure_of
 from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.traces import kept
@@ -14,30 +17,76 @@ from jaxkkt.engine.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.same import Same, by_same
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status", "error")
 CURVE = "curve_"
 
 
-def names_of(
-    run: Run, measurements: Sequence[Measurement], shape: tuple[int, int, int]
-) -> dict[str, Measurement]:
-    """The names that the measurements return, without running them. Those that take padding are
-    traced at the `shape` (samples, d, width) that they are compiled for.
+# What a table calls its dimension of runs that are no grid, and where rows were computed.
+TABLE = ("environment", "run")
+
+Shape = tuple[int, ...]
+Sizes = tuple[int, int, int]  # samples, d, width
+
+
+class Names(NamedTuple):
+    """What a table calls what is measured: its variables, each with the numbers of dimensions that
+    its arrays have; those of them whose dimensions measurements name, and the names."""
+
+    ranks: dict[str, set[int]]
+    named: set[str]
+    dimensions: set[str]
+
+    def add(self, shapes: Mapping[str, Shape], some: Sequence[Measurement], prefix: str) -> None:
+        """What some measurements return."""
+        for name, shape in shapes.items():
+            self.ranks.setdefault(prefix + name, set()).add(len(shape))
+        for one in some:
+            for name, along in one.axes().items():
+                self.named.add(prefix + name)
+                self.dimensions.update(along)
+
+
+def names_in(buckets: Sequence[Bucket]) -> Names:
+    """Of what compiled measurements of these runs return, traced once for each kind of runs, and at
+    a few sizes more where it sees those.
+
+    Raises ValueError as `names_of` does. What raises at one of the other sizes is left to its runs.
+    """
+    found = Names({}, set(), set())
+    kinds: dict[Any, tuple[Run, Sizes]] = {}
+    at_sizes: dict[Any, dict[Sizes, Run]] = {}
+    for b in reversed(buckets):
+        for run in b.one_of_each:
+            kind = tuple(structure_of(some) for _, some in _measured(run))
+            # Of the first bucket that has them: what is traced here its programs need first.
+            kinds[kind] = run, b.measured_at
+            at_sizes.setdefault(kind, {})[run.samples, run.d, run.width] = run
+    for kind, (run, shape) in kinds.items():
+        for prefix, some in _measured(run):
+            found.add(names_of(run, some, shape), some, prefix)
+        for other in _other_sizes(run, at_sizes[kind]):
+            for prefix, some in _measured(other):
+                found.add(_at_own_size(other, some), (), prefix)
+    return found
+
+
+def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dict[str, Shape]:
+    """The names that the measurements return, with shapes, without running them. Those that take
+    padding are traced at the `shape` that they are compiled for.
 
     Raises ValueError where two return the same name, or one that the engine gives itself, and where
     the dimensions that they name do not fit.
     """
     owners: dict[str, Measurement] = {}
-    fields = run.fields()
+    found: dict[str, Shape] = {}
     for one in measurements:
         if one.on_host:
             continue
-        shapes = _example(run, one, shape)
         try:
-            asked = "returned", Layout.of(numbers(one)), shapes
-            returned = kept(asked, partial(jax.eval_shape, measured, one, *shapes))
+            returned = _traced(run, one, shape)
         except jax.errors.JAXTypeError as error:
             raise ValueError(
                 f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
@@ -45,38 +94,70 @@ def names_of(
                 f"{error}"
             ) from error
         require_axes(one, returned)
+        require_own_names(one, returned, run)
         for name in returned:
-            taken = "the engine's own name" if name in ENDING or name.startswith(CURVE) else ""
-            if taken or name in fields:
-                raise ValueError(
-                    f"the measurement {one.label!r} returns {name!r}, which is "
-                    f"{taken or 'a field of the run'}: call it something else"
-                )
             if name in owners:
                 raise ValueError(
                     f"the measurements {owners[name].label!r} and {one.label!r} both return "
                     f"{name!r}: call one of them something else"
                 )
             owners[name] = one
-    return owners
+        found |= {name: value.shape for name, value in returned.items()}
+    return found
 
 
-def dimensions_of(run: Run) -> set[str]:
-    """What its measurements call the dimensions of their arrays."""
-    some = (*run.measure, *(() if run.curve is None else run.curve.measure))
-    return {dim for one in some for along in one.axes().values() for dim in along}
+def require_own_names(one: Measurement, returned: Iterable[str], run: Run) -> None:
+    """Raises ValueError where a measurement of a run returns a name that the table has already."""
+    taken = _taken(run.apart_from_seed)
+    for name in returned:
+        whose = "the engine's own name" if name.startswith(CURVE) else taken.get(name)
+        if whose is not None:
+            raise ValueError(
+                f"the measurement {one.label!r} returns {name!r}, which is {whose}: call it "
+                "something else"
+            )
 
 
-def require_free_names(
-    runs: Sequence[Run], returned: Collection[str], dimensions: Collection[str]
+def require_one_rank(name: str, ranks: Collection[int]) -> None:
+    """Raises ValueError where arrays of one name differ in how many dimensions they have."""
+    if len(ranks) > 1:
+        each = [f"an array of rank {rank}" if rank else "a number" for rank in sorted(ranks)]
+        raise ValueError(
+            f"{name!r} is {' for some runs and '.join(each)} for others: return as many dimensions "
+            "whatever the run's sizes are (jnp.squeeze drops those of one element), or use two "
+            "names"
+        )
+
+
+def require_free_dimensions(
+    ranks: Mapping[str, int], named: Collection[str], taken: Collection[str]
 ) -> None:
-    """Raises ValueError where a field of a run, or a dimension that a measurement names, would be
-    called what a table calls something else: how runs end, their fields and curves, or what their
-    measurements return."""
+    """Raises ValueError where the dimension of an array, called after it unless its measurement
+    has `named` it, would be called as what is `taken`."""
+    for name, rank in ranks.items():
+        for i in range(0 if name in named else rank):
+            if f"{name}_{i}" in taken:
+                raise ValueError(
+                    f"a measurement returns an array {name!r}, whose dimension the table calls "
+                    f"'{name}_{i}', but it has something of that name already: call one of them "
+                    "something else, or name the array's dimensions in `axes`"
+                )
+
+
+def require_free_names(runs: Sequence[Run], names: Names) -> None:
+    """Raises ValueError where a field of a run, or a dimension of an array, would be called what a
+    table calls something else: how runs end, their fields and curves, or what their measurements
+    return; and where an array is not one of all runs."""
     moments = {run.curve.dimension for run in runs if run.curve is not None}
     columns = names_of_columns(runs)
-    taken = {*columns, *ENDING, *moments, *returned, "environment", "run", "seed"}
-    for name in sorted(taken.intersection(dimensions)):
+    returned = names.ranks.keys()
+    taken = {*columns, *ENDING, *moments, *returned, *TABLE, "seed"}
+    for name in sorted(moments.intersection(returned)):
+        raise ValueError(
+            f"a measurement returns {name!r}, but the table of results has the moments of the "
+            "curve under that name: call it something else"
+        )
+    for name in sorted(taken.intersection(names.dimensions)):
         raise ValueError(
             f"a measurement names a dimension {name!r}, but the table of results has that already: "
             "call the dimension something else in its `axes`"
@@ -89,9 +170,64 @@ def require_free_names(
                 f"a run has a field {name!r}, but in the table of results this is {whose}: call "
                 "the field something else"
             )
+    for name, of_all in names.ranks.items():
+        require_one_rank(name, of_all)
+    # A curve's arrays have their moments first, whose dimension has a name.
+    ranks = {name: min(of) + name.startswith(CURVE) for name, of in names.ranks.items()}
+    require_free_dimensions(ranks, names.named, taken | names.dimensions)
 
 
-def _example(run: Run, one: Measurement, shape: tuple[int, int, int]) -> list[Any]:
+@by_same
+def _taken(specs: Same) -> dict[str, str]:
+    """Names that a run's measurements may not return, and whose they are."""
+    run = Run.of_fields(*specs)
+    own = (*ENDING, *TABLE, *(() if run.curve is None else (run.curve.dimension,)))
+    return dict.fromkeys(run.fields(), "a field of the run") | dict.fromkeys(
+        own, "the engine's own name"
+    )
+
+
+def _measured(run: Run) -> Iterator[tuple[str, tuple[Measurement, ...]]]:
+    """What is measured of a run together, and what comes before the names of that."""
+    yield "", run.measure
+    if run.curve is not None:
+        yield CURVE, run.curve.measure
+
+
+def _other_sizes(run: Run, runs: Mapping[Sizes, Run]) -> list[Run]:
+    """Runs of the smallest and the largest size, and of each choice of sizes that are 1, beside
+    that of a run: what sees its own size may return arrays of other dimensions there."""
+    some = [one for _, measured in _measured(run) for one in measured]
+    if len(runs) == 1 or all(one.padded or one.on_host for one in some):
+        return []
+    sizes = sorted(runs, key=prod)
+    chosen = {tuple(n == 1 for n in size): size for size in sizes}
+    return [
+        runs[size]
+        for size in dict.fromkeys((sizes[0], sizes[-1], *chosen.values()))
+        if size != (run.samples, run.d, run.width)
+    ]
+
+
+def _at_own_size(run: Run, measurements: Sequence[Measurement]) -> dict[str, Shape]:
+    """The shapes of what those return that see the run's own size, but of what raises there."""
+    found: dict[str, Shape] = {}
+    for one in measurements:
+        if not (one.padded or one.on_host):
+            with suppress(Exception):
+                returned = _traced(run, one, (run.samples, run.d, run.width))
+                found |= {name: value.shape for name, value in returned.items()}
+    return found
+
+
+def _traced(run: Run, one: Measurement, shape: Sizes) -> dict[str, Any]:
+    """What a compiled measurement returns, as shapes and types."""
+    shapes = _example(run, one, shape)
+    asked = "returned", Layout.of(numbers(one)), shapes
+    return kept(asked, partial(jax.eval_shape, measured, one, *shapes))
+
+
+def _example(run: Run, one: Measurement, shape: Sizes) -> list[Any]:
     m, d, k = shape if one.padded else (run.samples, run.d, run.width)
     params = network_like(k, d)
     asked = {"params": params, "start": params, "data": points_like(m, d)}

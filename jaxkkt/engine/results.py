@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from jaxkkt.engine.names import CURVE
+from jaxkkt.engine.names import CURVE, require_one_rank
 from jaxkkt.engine.records import Entry, RowKind, entries_of
 from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
@@ -189,10 +189,7 @@ def _variables(
         at_places = zip(zip(*index, strict=True), some, strict=True)
         arrays = {place: np.asarray(value, float) for place, value in at_places}
         rank = {array.ndim for array in arrays.values()}
-        if len(rank) > 1:
-            raise ValueError(
-                f"{name} is a number for some runs and an array for others: it must be one for all"
-            )
+        require_one_rank(name, rank)
         own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
         first = int(along_curve is not None and name.startswith(CURVE))
         axes = [entries[i].kind.axes.get(name, {}) for i in rows.tolist()]

@@ -163,7 +163,7 @@ def measured(here: Measurement, *args: Any) -> dict[str, Array | np.ndarray]:
             raise ValueError(
                 f"{told}them, but {name!r} is {array.dtype}: give its real and imaginary parts"
             )
-        values[str(name)] = array
+        values[_writable(str(name), here)] = array
     return values
 
 
@@ -175,6 +175,7 @@ def require_axes(one: Measurement, returned: Mapping[str, Any]) -> None:
         lengths = tuple(len(some) for some in along.values())
         told = f"`axes` of the measurement {one.label!r} names for {name!r}"
         for dim, some in along.items():
+            _writable(dim, one)
             if len(set(jsonable(list(some)))) < len(some):
                 raise ValueError(f"{told} a value of {dim!r} twice: {list(some)}")
         if shape is None or (len(shape) == len(lengths) and all(map(int.__le__, shape, lengths))):
@@ -184,6 +185,16 @@ def require_axes(one: Measurement, returned: Mapping[str, Any]) -> None:
             f"{told} {dims or 'no dimension'}, but it is an array of shape {shape}: give every "
             "dimension of it a name, and at least as many values as it is long"
         )
+
+
+def _writable(name: str, here: Measurement) -> str:
+    """The name; ValueError where netCDF can give no variable, or dimension, that name."""
+    if not name or "/" in name:
+        raise ValueError(
+            f"the measurement {here.label!r} calls a variable or a dimension {name!r}, but a table "
+            "with that cannot be written: give it a name, without '/'"
+        )
+    return name
 
 
 class _Inexact(Exception):
