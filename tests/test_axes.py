@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import forget, telling
@@ -123,6 +123,24 @@ def test_another_number_is_another_row_and_another_curve_too(tmp_path):
     )
 
 
+class Named(jk.Measurement):
+    padded = True
+
+    def measure(self, params):
+        return {"named": params.v[:2]}
+
+    def axes(self):
+        return {"named": {"rank": (1, 2)}}
+
+
+class Host(jk.Measurement):
+    on_host = True
+    __module__ = "jaxkkt.own"
+
+    def measure(self, params):
+        return {"host": 1.0}
+
+
 class TestCurves:
     LEVELS = (-1.0, -3.0, -10.0, -30.0, -60.0, -1000.0)
 
@@ -143,6 +161,26 @@ class TestCurves:
         np.testing.assert_allclose(reached.curve_squared_norm, norm, rtol=1e-5)
         assert np.isfinite(reached.curve_flip_size).all()
         assert np.isnan(table.curve_log_loss[-1])  # the run ends before
+
+    def test_moments_that_no_run_reaches_are_there(self, tmp_path):
+        """Variables and their dimensions, as where runs reach them; nobody knows what the host
+        would have returned."""
+
+        def heights(params):
+            return {"heights": params.b}
+
+        reached, never = ((5.0, 4.0), (-500.0, -1000.0))
+        curves = [jk.Curve(some, measure=[heights, Named, Host]) for some in (reached, never)]
+        axes = {"d": 6, "samples": 4, "width": [5, 12], "seed": range(2), "max_steps": 10}
+        there, runs = (jk.grid(**axes, measure=squared_norm, curve=curve) for curve in curves)
+        expected = sweep(there)
+        tables = [sweep(runs), sweep(runs, store=tmp_path), sweep(runs, store=tmp_path)]
+        for table in (*tables, jk.landed(runs, store=tmp_path), jk.read_store(tmp_path)):
+            assert set(expected.data_vars) - set(table.data_vars) == {"curve_host"}
+            for name, found in table.data_vars.items():
+                if name != "error":
+                    assert found.sizes == expected[name].sizes, name
+                    assert np.isnan(found).all() == name.startswith("curve_"), name
 
     @pytest.mark.slow
     def test_a_run_goes_on_as_if_there_were_none(self):

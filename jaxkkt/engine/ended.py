@@ -12,12 +12,16 @@ import numpy as np
 from jaxkkt.engine import packing
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.measuring import Columns, Measured
-from jaxkkt.engine.names import CURVE
+from jaxkkt.engine.names import CURVE, Sizes, shapes_of
 from jaxkkt.engine.rows import Row, all_raised, raised, refuse_twice
 from jaxkkt.engine.trained import Alone, Trained
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.same import Same, by_same
+
+# What is noted of each moment of a curve, beside what is measured there.
+NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
 
 
 @dataclass(slots=True)
@@ -47,13 +51,13 @@ class Occupant:
         """What was measured at a moment of its curve."""
         params, (x, y) = trained.params, trained.data
         margins = y * _outputs(params, x)
-        noted = {
-            "log_loss": ending["log_loss"],
-            "steps": ending["steps"],
-            "min_margin": margins.min(),
-            "squared_norm": sum(float((p.astype(float) ** 2).sum()) for p in params),
-        }
-        self.moments += ({**noted, **found},)
+        noted = (
+            ending["log_loss"],
+            ending["steps"],
+            margins.min(),
+            sum(float((p.astype(float) ** 2).sum()) for p in params),
+        )
+        self.moments += (dict(zip(NOTED, noted, strict=True)) | dict(found),)
         self.networks += (params,)
 
     @property
@@ -64,7 +68,8 @@ class Occupant:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *self.networks)
 
     def on_the_way(self) -> dict[str, Any]:
-        """What was measured at the moments of its curve; NaN at those that it did not reach."""
+        """What was measured at the moments of its curve, NaN at those that it did not reach; of a
+        run that reached none, nothing."""
         if self.run.curve is None:
             return {}
         missing, values = len(self.run.curve.moments) - len(self.moments), {}
@@ -129,7 +134,8 @@ def _rows(
     some: Columns, begun: Begun, ended: Ended, computed_with: str, keep: Collection[Run]
 ) -> list[Row]:
     ones, places, now = [begun.ones[i] for i in some.runs], np.array(some.runs), perf_counter()
-    on_the_way = [one.on_the_way() for one in ones] if any(one.moments for one in ones) else []
+    curved = any(one.run.curve is not None for one in ones)
+    on_the_way = [_on_the_way(one, begun.trained) for one in ones] if curved else []
     there = ended.ending.keys() | {name for way in on_the_way for name in way}
     for name, j in some.owners.items():
         refuse_twice(ones[0].run.measure[j], {name} & there)
@@ -149,6 +155,26 @@ def _rows(
             _kept(some, begun, keep) if keep else repeat(None),
         )
     )
+
+
+def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
+    """What was measured at the moments of its curve, or NaN by the same names."""
+    if one.moments or one.run.curve is None:
+        return one.on_the_way()
+    _, m, d = trained.data.x.shape
+    return _unreached(one.run.apart_from_seed, (m, d, trained.params.v.shape[-1]))
+
+
+@by_same
+def _unreached(specs: Same, shape: Sizes) -> dict[str, Any]:
+    """NaN for what is noted of runs of these specs at the moments of their curve, and for what
+    compiled measurements return there, traced at a `shape` at which they are compiled: nobody knows
+    what the host would return."""
+    run = Run.of_fields(*specs)
+    assert run.curve is not None
+    shapes = dict.fromkeys(NOTED, ()) | shapes_of(run, run.curve.measure, shape)
+    moments = len(run.curve.moments)
+    return {CURVE + name: np.full((moments, *own), np.nan).tolist() for name, own in shapes.items()}
 
 
 def _kept(some: Columns, begun: Begun, keep: Collection[Run]) -> Iterator[Params | None]:

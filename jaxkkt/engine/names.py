@@ -26,6 +26,7 @@ CURVE = "curve_"
 
 # What a table calls its dimension of runs that are no grid, and where rows were computed.
 TABLE = ("environment", "run")
+_ENGINE_S = "the engine's own name"
 
 Shape = tuple[int, ...]
 Sizes = tuple[int, int, int]  # samples, d, width
@@ -69,7 +70,8 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
             found.add(names_of(run, some, shape), some, prefix)
         for other in _other_sizes(run, at_sizes[kind]):
             for prefix, some in _measured(other):
-                found.add(_at_own_size(other, some), (), prefix)
+                at_own_size = [one for one in some if not one.padded]
+                found.add(shapes_of(other, at_own_size, shape), (), prefix)
     return found
 
 
@@ -96,6 +98,8 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
         require_axes(one, returned)
         require_own_names(one, returned, run)
         for name in returned:
+            if name in ENDING or name.startswith(CURVE):
+                _refuse(one, name, _ENGINE_S)
             if name in owners:
                 raise ValueError(
                     f"the measurements {owners[name].label!r} and {one.label!r} both return "
@@ -106,16 +110,30 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
     return found
 
 
+def shapes_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dict[str, Shape]:
+    """As `names_of`, but unchecked, and without what cannot be traced."""
+    found: dict[str, Shape] = {}
+    for one in measurements:
+        if not one.on_host:
+            with suppress(Exception):
+                returned = _traced(run, one, shape)
+                found |= {name: value.shape for name, value in returned.items()}
+    return found
+
+
 def require_own_names(one: Measurement, returned: Iterable[str], run: Run) -> None:
-    """Raises ValueError where a measurement of a run returns a name that the table has already."""
+    """Raises ValueError where a measurement of a run returns the name of one of its fields, or of
+    what a table has for the runs' curve and for its own ends."""
     taken = _taken(run.apart_from_seed)
     for name in returned:
-        whose = "the engine's own name" if name.startswith(CURVE) else taken.get(name)
-        if whose is not None:
-            raise ValueError(
-                f"the measurement {one.label!r} returns {name!r}, which is {whose}: call it "
-                "something else"
-            )
+        if name in taken:
+            _refuse(one, name, taken[name])
+
+
+def _refuse(one: Measurement, name: str, whose: str) -> None:
+    raise ValueError(
+        f"the measurement {one.label!r} returns {name!r}, which is {whose}: call it something else"
+    )
 
 
 def require_one_rank(name: str, ranks: Collection[int]) -> None:
@@ -165,7 +183,7 @@ def require_free_names(runs: Sequence[Run], names: Names) -> None:
     for name in sorted(columns):
         own = name in (*ENDING, "environment", *moments) or name.startswith(CURVE)
         if own or name in returned:
-            whose = "the engine's own name" if own else "returned by a measurement"
+            whose = _ENGINE_S if own else "returned by a measurement"
             raise ValueError(
                 f"a run has a field {name!r}, but in the table of results this is {whose}: call "
                 "the field something else"
@@ -181,10 +199,8 @@ def require_free_names(runs: Sequence[Run], names: Names) -> None:
 def _taken(specs: Same) -> dict[str, str]:
     """Names that a run's measurements may not return, and whose they are."""
     run = Run.of_fields(*specs)
-    own = (*ENDING, *TABLE, *(() if run.curve is None else (run.curve.dimension,)))
-    return dict.fromkeys(run.fields(), "a field of the run") | dict.fromkeys(
-        own, "the engine's own name"
-    )
+    own = TABLE if run.curve is None else (*TABLE, run.curve.dimension)
+    return dict.fromkeys(run.fields(), "a field of the run") | dict.fromkeys(own, _ENGINE_S)
 
 
 def _measured(run: Run) -> Iterator[tuple[str, tuple[Measurement, ...]]]:
@@ -207,17 +223,6 @@ def _other_sizes(run: Run, runs: Mapping[Sizes, Run]) -> list[Run]:
         for size in dict.fromkeys((sizes[0], sizes[-1], *chosen.values()))
         if size != (run.samples, run.d, run.width)
     ]
-
-
-def _at_own_size(run: Run, measurements: Sequence[Measurement]) -> dict[str, Shape]:
-    """The shapes of what those return that see the run's own size, but of what raises there."""
-    found: dict[str, Shape] = {}
-    for one in measurements:
-        if not (one.padded or one.on_host):
-            with suppress(Exception):
-                returned = _traced(run, one, (run.samples, run.d, run.width))
-                found |= {name: value.shape for name, value in returned.items()}
-    return found
 
 
 def _traced(run: Run, one: Measurement, shape: Sizes) -> dict[str, Any]:

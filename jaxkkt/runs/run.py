@@ -30,8 +30,8 @@ class Curve(Spec, kw_only=False):
     Results get a dimension for them, `level` or `step`, with log L, steps, the smallest margin and
     the squared norm, as `curve_log_loss` and so on, and what `measure` returns. A moment that the
     run does not reach is NaN there, and so is one among the last steps of a flow, some ten that
-    lead it onto its target. The run itself goes on as if there had been none, to rounding
-    where its optimizer is not linear.
+    lead it onto its target; what the host measures is left out where no run reaches any. The run
+    itself goes on as if there had been none, to rounding where its optimizer is not linear.
     """
 
     log_losses: Sequence[float] = described("log losses", default=(), shown=False)

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MOST = 4096
 _FORGET: list[Callable[[], None]] = []
@@ -26,11 +27,12 @@ def forget_results() -> None:
         forget()
 
 
-def by_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
-    """`by_identity` for functions of one `Same`, a key by itself: several times as fast."""
+def by_same(function: Callable[Concatenate[Same, P], T]) -> Callable[Concatenate[Same, P], T]:
+    """`by_identity` for functions of one `Same`, a key by itself, and of what else can be hashed:
+    several times as fast."""
     cached = lru_cache(MOST)(function)
     _FORGET.append(cached.cache_clear)
-    return cached
+    return cast("Callable[Concatenate[Same, P], T]", cached)
 
 
 def by_identity(function: Callable[..., T]) -> Callable[..., T]:
