@@ -10,15 +10,16 @@ import jax
 import numpy as np
 
 from jaxkkt.engine import packing
+from jaxkkt.engine.buckets import structure_of
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.measuring import Columns, Measured
-from jaxkkt.engine.names import CURVE, Sizes, shapes_of
+from jaxkkt.engine.names import CURVE, shapes_of
 from jaxkkt.engine.rows import Row, all_raised, raised, refuse_twice
 from jaxkkt.engine.trained import Alone, Trained
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.same import Same, by_same
+from jaxkkt.specs.same import Keyed, by_key
 
 # What is noted of each moment of a curve, beside what is measured there.
 NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
@@ -159,19 +160,21 @@ def _rows(
 
 def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
     """What was measured at the moments of its curve, or NaN by the same names."""
-    if one.moments or one.run.curve is None:
+    run, curve = one.run, one.run.curve
+    if one.moments or curve is None:
         return one.on_the_way()
-    _, m, d = trained.data.x.shape
-    return _unreached(one.run.apart_from_seed, (m, d, trained.params.v.shape[-1]))
+    shape = (*trained.data.x.shape[1:], trained.params.v.shape[-1])
+    kinds = map(structure_of, (curve.measure, run.data, run.protocol))
+    key = len(curve.moments), *kinds, run.samples, run.d, run.width, shape
+    return _unreached(Keyed(key, (run, shape)))
 
 
-@by_same
-def _unreached(specs: Same, shape: Sizes) -> dict[str, Any]:
-    """NaN for what is noted of runs of these specs at the moments of their curve, and for what
-    compiled measurements return there, traced at a `shape` at which they are compiled: nobody knows
-    what the host would return."""
-    run = Run.of_fields(*specs)
-    assert run.curve is not None
+@by_key
+def _unreached(kind: Keyed) -> dict[str, Any]:
+    """NaN for what is noted of a run at the moments of its curve, and for what compiled
+    measurements return there, traced at a shape at which they are compiled: nobody knows what the
+    host would return."""
+    run, shape = kind.thing
     shapes = dict.fromkeys(NOTED, ()) | shapes_of(run, run.curve.measure, shape)
     moments = len(run.curve.moments)
     return {CURVE + name: np.full((moments, *own), np.nan).tolist() for name, own in shapes.items()}

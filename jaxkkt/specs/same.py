@@ -1,12 +1,12 @@
 """Results kept by the identity of what they were computed from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from threading import Lock
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 MOST = 4096
 _FORGET: list[Callable[[], None]] = []
@@ -27,12 +27,26 @@ def forget_results() -> None:
         forget()
 
 
-def by_same(function: Callable[Concatenate[Same, P], T]) -> Callable[Concatenate[Same, P], T]:
-    """`by_identity` for functions of one `Same`, a key by itself, and of what else can be hashed:
-    several times as fast."""
+def by_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
+    """`by_identity` for functions of one `Same`, a key by itself: several times as fast."""
     cached = lru_cache(MOST)(function)
     _FORGET.append(cached.cache_clear)
-    return cast("Callable[Concatenate[Same, P], T]", cached)
+    return cached
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Something that equals all that has its key."""
+
+    key: Hashable
+    thing: Any = field(compare=False)
+
+
+def by_key(function: Callable[[Keyed], T]) -> Callable[[Keyed], T]:
+    """`functools.lru_cache` for functions whose result follows from the key."""
+    cached = lru_cache(MOST)(function)
+    _FORGET.append(cached.cache_clear)
+    return cached
 
 
 def by_identity(function: Callable[..., T]) -> Callable[..., T]:
