@@ -8,7 +8,7 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import forget, telling
+from jaxkkt.engine import ended, forget, telling
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -181,6 +181,21 @@ class TestCurves:
                 if name != "error":
                     assert found.sizes == expected[name].sizes, name
                     assert np.isnan(found).all() == name.startswith("curve_"), name
+
+    def test_names_of_moments_that_none_reaches_are_found_once_a_kind(self, monkeypatch):
+        found, shapes_of = [], ended.shapes_of
+
+        def noted(run, *rest):
+            found.append(run)
+            return shapes_of(run, *rest)
+
+        monkeypatch.setattr(ended, "shapes_of", noted)
+        curve, rates = jk.Curve([-500.0], measure=squared_norm), np.linspace(0.01, 0.02, 6)
+        axes = {"d": 6, "samples": 4, "width": [5, 12], "seed": 0, "max_steps": 10}
+        table = sweep(jk.grid(**axes, delta=rates, measure=squared_norm, curve=curve))
+        assert np.isnan(table.curve_squared_norm).all()
+        assert {run.width for run in found} == {5, 12}
+        assert len(found) <= 2 * jk.plan_sweep(jk.grid(**axes)).streams
 
     @pytest.mark.slow
     def test_a_run_goes_on_as_if_there_were_none(self):
