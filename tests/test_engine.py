@@ -361,3 +361,9 @@ def test_columns_of_rows_that_have_other_names_in_turn():
         "b": ([0, 1, 2, 3], [2, 3, 5, 6]),
         "c": ([3], [7]),
     }
+
+
+def test_a_few_runs_more_have_the_slots_of_those_before():
+    counts = [1, 31, 32, 64, 95, 96, 127, 128, 191, 192]
+    runs = [lane_counts.runs_of_a_lane(4, count, 1e6, 1000) for count in counts]
+    assert runs == [1, 1, 1, 2, 2, 3, 3, 4, 4, 6]

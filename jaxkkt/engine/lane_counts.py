@@ -1,7 +1,7 @@
 """How many lanes and slots a stream has, and how many streams there are."""
 
 from collections.abc import Sequence
-from math import ceil, log2
+from math import floor, log2
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ OPERATIONS_PER_TURN = 3e10
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
 # A stream there is handed runs of about so long at a time, of no more than so many slots and bytes,
-# and no more than about a share of all.
+# and no more than a share of all.
 SECONDS_OF_A_TURN = 0.3
 OPERATIONS_PER_SECOND = 4e10
 MOST_SLOTS = 128
@@ -57,12 +57,18 @@ def within_a_turn(lanes: int, bytes_: int) -> int:
 def runs_of_a_lane(lanes: int, trajectories: int, operations: float, bytes_: int) -> int:
     """How many slots a stream has for each lane: little work is handed out in larger portions.
 
-    Programs are compiled for the slots, so few runs more should not ask for others: the share of
-    all is rounded up to a power of 2.
+    Programs are compiled for the slots, so a few runs more should not ask for others: the share of
+    all is one of 1, 2, 3, 4, 6, 8, 12, 16, ...
     """
     wanted = SECONDS_OF_A_TURN * OPERATIONS_PER_SECOND / (lanes * operations)
-    fair = 2 ** ceil(log2(trajectories / (lanes * PORTIONS)))
+    fair = _one_of_few(max(1, trajectories / (lanes * PORTIONS)))
     return max(1, int(min(wanted, fair, MOST_SLOTS / lanes, TURN_BYTES / (lanes * bytes_))))
+
+
+def _one_of_few(number: float) -> int:
+    """The largest 2^i or 3 2^i up to a number of at least 1."""
+    power = 2 ** floor(log2(number))
+    return 3 * power // 2 if power > 1 and number >= 1.5 * power else int(power)
 
 
 def streams(buckets: Sequence[Bucket], devices: Sequence[jax.Device]) -> int:
