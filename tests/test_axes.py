@@ -263,7 +263,7 @@ class TestKept:
         runs = jk.grid(d=6, samples=8, width=5, seed=range(2))
         with pytest.raises(ValueError, match="kept in a store: give its folder"):
             sweep(runs, keep="params")
-        with pytest.raises(ValueError, match="keep must be 'params', or the runs"):
+        with pytest.raises(ValueError, match="keep must be 'params', or a list of the runs"):
             sweep(runs, store=tmp_path, keep="all")
         with pytest.raises(ValueError, match="keep names 1 runs that are not among"):
             sweep(runs[:1], store=tmp_path, keep=runs[1:])

@@ -95,6 +95,9 @@ class TestDraws:
         assert (y == 1).all()
         with pytest.raises(ValueError, match="both labels must occur, but every sample has y = 1"):
             jk.train(networks.gaussian(jax.random.key(0), 4, 3), x, y)
+
+    @pytest.mark.slow
+    def test_runs_whose_points_have_one_label_are_raised(self):
         rare = {**SMALL, "clusters": 500, "balance": 1.0, "samples": 2, "d": 3}
         table = sweep(jk.grid(**rare, sigma=0.1, seed=[0, 1]))
         assert table.status.values.ravel().tolist() == [Status.CONVERGED, Status.RAISED]

@@ -145,10 +145,16 @@ class TestTraining:
         [
             lazy.lazy_flow(2.0),
             lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
-            protocols.Protocol(
-                optax.sgd(0.05, momentum=0.9), "logistic", 8, -30.0, trained=("w",), ball=2.0
+            pytest.param(
+                protocols.Protocol(
+                    optax.sgd(0.05, momentum=0.9), "logistic", 8, -30.0, trained=("w",), ball=2.0
+                ),
+                marks=pytest.mark.slow,
             ),
-            protocols.Protocol(optax.adam(0.005), "logistic", trained=("w", "b"), ball=2.0),
+            pytest.param(
+                protocols.Protocol(optax.adam(0.005), "logistic", trained=("w", "b"), ball=2.0),
+                marks=pytest.mark.slow,
+            ),
         ],
         ids=["flow", "descent", "momentum", "adam"],
     )

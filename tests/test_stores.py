@@ -76,11 +76,11 @@ def test_a_run_has_a_row_for_each_value_of_a_measurements_field(tmp_path, capsys
     assert store("list", tmp_path) == 0
     assert "6 runs: 6 converged" in capsys.readouterr().out
     # What does not depend on the field belongs to all of its values.
-    sweep(jk.grid(**SIZES, seed=range(2), measure=jk.StepFlips), store=tmp_path)
+    sweep(jk.grid(**SIZES, seed=range(2), measure=Plus), store=tmp_path)
     rows = jk.read_rows(tmp_path)
     assert len(rows) == 6
-    assert rows.step_size.notna().all()
-    assert set(rows.measure) == {"flips, step flips"}
+    assert rows["plus"].notna().all()
+    assert set(rows.measure) == {"flips, plus"}
 
 
 def test_no_value_stands_beside_the_field_of_another_measurement(tmp_path):
