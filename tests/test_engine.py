@@ -107,7 +107,7 @@ class TestPlan:
         assert [b.samples for b in planned] == [8, 12]
 
     def test_describes_the_cost(self):
-        text = jk.plan_sweep(mixed_grid()).describe()
+        text = str(jk.plan_sweep(mixed_grid()))
         for word in ("runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
             assert word in text
 

@@ -72,6 +72,9 @@ class Plan:
         """Memory of the largest bucket's lanes, in all streams."""
         return self.streams * max(b.bytes for b in self.buckets)
 
+    def __str__(self) -> str:
+        return self.describe()
+
     def describe(self) -> str:
         lines = [b.describe() for b in self.buckets]
         steps = sum(b.guessed_steps * len(b.runs) for b in self.buckets) / self.runs
