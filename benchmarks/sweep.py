@@ -2,11 +2,12 @@
 
 `python -m benchmarks.sweep` runs the whole quick preset of `sweeps.vardi_figures` in processes of
 its own: with all compilation, again with the compiled programs in JAX's cache, and a last time with
-nothing left to train, which is the start of Python and the figures. It times a PyTorch loop for a
-moment on every size. The loop's whole time is what its steps take, times the steps that the
-paper's schedule needs, without its start and any measurement. "Products alone" is what the matrix
+nothing left to train, which is the start of Python and the figures. In turns with these it times a
+PyTorch loop for a moment on every size. The loop's whole time is what its steps take, times the
+steps that the paper's schedule needs, without its start and any measurement; "times" is the median
+over the turns of the loop's time over the command's. "Products alone" is what the matrix
 products of the same steps would take at the rate of large ones on all cores. With `--beside` the
-same command of another checkout, of an earlier version for instance, is timed in turns with it.
+same command of another checkout, of an earlier version for instance, is timed in turns, too.
 The last table says what the streams and compilers of one sweep take for each of its parts.
 Writes results/sweep.json.
 """
@@ -138,6 +139,21 @@ def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
     return flops / product_rate()
 
 
+class Loop(NamedTuple):
+    """What the PyTorch loop would take: in all, and milliseconds a step at each (d, m, k)."""
+
+    seconds: float
+    ms_a_step: Mapping[tuple[int, int, int], float]
+
+
+def loop_turn(runs: Sequence[jk.Run]) -> Loop:
+    """The loop timed on one network of every size, in seconds for all networks."""
+    of_size = {(run.d, run.samples, run.width): run for run in runs}
+    a_step = {size: loop_seconds_per_step(*jk.draw(run)) for size, run in of_size.items()}
+    whole = PAPER_STEPS * sum(a_step[run.d, run.samples, run.width] for run in runs)
+    return Loop(whole, {size: 1e3 * seconds for size, seconds in a_step.items()})
+
+
 def parts(runs: Sequence[jk.Run]) -> dict[str, float]:
     """Seconds of a thread that a sweep takes for each part: what it compiles, then its stages."""
     with compiling() as compiled:
@@ -159,34 +175,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for where in checkouts.values():
         if not (where / "sweeps" / "vardi_figures.py").is_file():
             parser.error(f"{where} is no checkout of jaxkkt: it has no sweeps/vardi_figures.py")
+    turns, loops = list[dict[str, Turn]](), list[Loop]()
     with TemporaryDirectory() as folder:
-        turns = [
-            {
-                name: preset_turn(where, Path(folder) / f"{name}-{i}")
-                for name, where in checkouts.items()
-            }
-            for i in range(options.repeats)
-        ]
+        for i in range(options.repeats):
+            turns.append(
+                {
+                    name: preset_turn(where, Path(folder) / f"{name}-{i}")
+                    for name, where in checkouts.items()
+                }
+            )
+            loops.append(loop_turn(runs))
         results = xr.load_dataset(Path(folder) / "here-0" / "first" / "results.nc")
+    products = products_alone(runs, results)
     walls = {
         name: {what: median(t[name].wall[what] for t in turns) for what in turns[0][name].wall}
         for name in checkouts
     }
     memory = {name: max(turn[name].peak_gb for turn in turns) for name in checkouts}
-    wall = walls["here"] | {"products alone": products_alone(runs, results)}
+    wall = walls["here"] | {"products alone": products}
+    taking = [t["here"].wall | {"products alone": products} for t in turns]
+    speedup = {
+        what: median(loop.seconds / took[what] for loop, took in zip(loops, taking, strict=True))
+        for what in wall
+        if what != "start and figures"
+    }
 
-    loop, rows = 0.0, []
-    for (d, m, k), count in sorted(Counter((r.d, r.samples, r.width) for r in runs).items()):
-        run = next(r for r in runs if (r.d, r.samples, r.width) == (d, m, k))
-        per_step = loop_seconds_per_step(*jk.draw(run))
-        loop += count * PAPER_STEPS * per_step
-        rows.append({"d": d, "m": m, "k": k, "runs": count, "loop ms a step": per_step * 1e3})
+    rows = [
+        {
+            **dict(zip("dmk", size, strict=True)),
+            "runs": count,
+            "loop ms a step": median(loop.ms_a_step[size] for loop in loops),
+        }
+        for size, count in sorted(Counter((r.d, r.samples, r.width) for r in runs).items())
+    ]
+    loop_s = median(loop.seconds for loop in loops)
     print(timing.markdown(rows))
     print(
         f"\n{len(runs)} networks, peak memory {memory['here']:.2f} GB; the PyTorch loop would take "
-        f"{loop / 3600:.2f} hours ({PAPER_STEPS:,} steps a network)\n"
+        f"{loop_s / 3600:.2f} hours ({PAPER_STEPS:,} steps a network)\n"
     )
-    speedup = {name: loop / s for name, s in wall.items() if name != "start and figures"}
     others = {f"{name}, s": walls[name] for name in walls if name != "here"}
     table = [
         {
@@ -203,12 +230,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = {
         "runs": len(runs),
         "wall_s": wall,
-        "turns": [{name: turn.wall for name, turn in each.items()} for each in turns],
+        "turns": [
+            {"loop": loop.seconds} | {name: turn.wall for name, turn in each.items()}
+            for each, loop in zip(turns, loops, strict=True)
+        ],
         "peak_memory_gb": memory,
         "parts_s": taken,
         "flow_steps": int(results.steps.where(results.status > 0).sum()),
         "paper_steps_a_run": PAPER_STEPS,
-        "loop_s": loop,
+        "loop_s": loop_s,
         "speedup": speedup,
         "sizes": rows,
     }
