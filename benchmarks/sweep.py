@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     memory = {name: max(turn[name].peak_gb for turn in turns) for name in checkouts}
     wall = walls["here"] | {"products alone": products}
-    taking = [t["here"].wall | {"products alone": products} for t in turns]
+    taking = [{**turn["here"].wall, "products alone": products} for turn in turns]
     speedup = {
         what: median(loop.seconds / took[what] for loop, took in zip(loops, taking, strict=True))
         for what in wall
@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "runs": len(runs),
         "wall_s": wall,
         "turns": [
-            {"loop": loop.seconds} | {name: turn.wall for name, turn in each.items()}
+            {"loop": loop.seconds, **{name: turn.wall for name, turn in each.items()}}
             for each, loop in zip(turns, loops, strict=True)
         ],
         "peak_memory_gb": memory,

@@ -304,6 +304,15 @@ def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
         sweep.timed([sys.executable, "-c", script], tmp_path, {})
 
 
+def test_the_loop_is_timed_at_every_size_and_counted_for_every_network():
+    pytest.importorskip("torch")
+    runs = [*jk.grid(d=4, samples=6, width=5, seed=range(3)), *jk.grid(d=5, samples=6, width=5)]
+    loop = sweep.loop_turn(runs)
+    assert list(loop.ms_a_step) == [(4, 6, 5), (5, 6, 5)]
+    small, large = loop.ms_a_step.values()
+    assert loop.seconds == pytest.approx(sweep.PAPER_STEPS * (3 * small + large) / 1e3)
+
+
 def test_the_parts_of_a_sweep_are_timed_and_what_timed_them_is_gone():
     runs = jk.grid(d=4, samples=6, width=5, seed=range(4))
     taken = sweep.parts(runs)

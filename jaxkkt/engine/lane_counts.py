@@ -11,10 +11,10 @@ from jaxkkt.engine.costs import lane_bytes
 from jaxkkt.engine.devices import cores
 
 # Starting an accelerator's kernels for one trip over all lanes, and what surrounds the trips, takes
-# about as long as this many operations: some 30 microseconds of an H200 (docs/benchmarks.md).
+# about as long as this many operations: some 30 microseconds of an H200 (docs/tried.md).
 OPERATIONS_PER_TRIP = 1e8
 # Between two of its turns runs are taken out, measured, and others taken in, which takes about as
-# long as this many: some ten milliseconds of an H200 and its host (docs/benchmarks.md).
+# long as this many: some ten milliseconds of an H200 and its host (docs/tried.md).
 OPERATIONS_PER_TURN = 3e10
 # On a CPU: so many lanes a core up to these sizes m k (`python -m benchmarks.throughput --lanes`).
 LANES_OF_A_CORE = ((1024, 32), (4096, 16), (12000, 4))
