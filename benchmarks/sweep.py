@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile, TemporaryDirectory, TemporaryFile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -105,14 +105,14 @@ def preset_run(checkout: Path, out: Path, cache: Path, *options: str) -> Ran:
     return timed([*command, "--out", str(out), *options], checkout, settings)
 
 
-class Turn(NamedTuple):
+class Command(NamedTuple):
     """The quick preset's command in its ways, in seconds, and its peak memory."""
 
     wall: Mapping[str, float]
     peak_gb: float
 
 
-def preset_turn(checkout: Path, folder: Path) -> Turn:
+def preset_command(checkout: Path, folder: Path) -> Command:
     """The quick preset's command with nothing compiled, all compiled, and all trained."""
     folder.mkdir()
     cache = folder / "cache"
@@ -125,7 +125,7 @@ def preset_turn(checkout: Path, folder: Path) -> Turn:
         "start and figures": start.seconds,
         "sweep alone, compiled": compiled.seconds - start.seconds,
     }
-    return Turn(wall, compiling.peak_gb)
+    return Command(wall, compiling.peak_gb)
 
 
 def products_alone(runs: Sequence[jk.Run], results: xr.Dataset) -> float:
@@ -146,7 +146,7 @@ class Loop(NamedTuple):
     ms_a_step: Mapping[tuple[int, int, int], float]
 
 
-def loop_turn(runs: Sequence[jk.Run]) -> Loop:
+def loop_of(runs: Sequence[jk.Run]) -> Loop:
     """The loop timed on one network of every size, in seconds for all networks."""
     of_size = {(run.d, run.samples, run.width): run for run in runs}
     a_step = {size: loop_seconds_per_step(*jk.draw(run)) for size, run in of_size.items()}
@@ -159,6 +159,75 @@ def parts(runs: Sequence[jk.Run]) -> dict[str, float]:
     with compiling() as compiled:
         jk.sweep(runs, progress=False)
     return {**compiled, **stages(runs)}
+
+
+class Turn(NamedTuple):
+    """The command of each checkout, and the loop, one after the other."""
+
+    commands: Mapping[str, Command]
+    loop: Loop
+
+
+def record_of(
+    runs: Sequence[jk.Run], turns: Sequence[Turn], products: float, taken: Mapping[str, float]
+) -> dict[str, Any]:
+    """What is written of the turns: medians, and the ratios of the loop to this checkout."""
+    first = turns[0].commands
+    walls = {
+        name: {what: median(t.commands[name].wall[what] for t in turns) for what in command.wall}
+        for name, command in first.items()
+    }
+    here = walls["here"] | {"products alone": products}
+    taking = [{**turn.commands["here"].wall, "products alone": products} for turn in turns]
+    sizes = sorted(Counter((run.d, run.samples, run.width) for run in runs).items())
+    return {
+        "runs": len(runs),
+        "wall_s": here,
+        "beside_s": {name: wall for name, wall in walls.items() if name != "here"},
+        "turns": [
+            {"loop": turn.loop.seconds, **{name: one.wall for name, one in turn.commands.items()}}
+            for turn in turns
+        ],
+        "peak_memory_gb": {name: max(t.commands[name].peak_gb for t in turns) for name in first},
+        "parts_s": taken,
+        "paper_steps_a_run": PAPER_STEPS,
+        "loop_s": median(turn.loop.seconds for turn in turns),
+        "speedup": {
+            what: median(t.loop.seconds / took[what] for t, took in zip(turns, taking, strict=True))
+            for what in here
+            if what != "start and figures"
+        },
+        "sizes": [
+            {
+                **dict(zip("dmk", size, strict=True)),
+                "runs": count,
+                "loop ms a step": median(turn.loop.ms_a_step[size] for turn in turns),
+            }
+            for size, count in sizes
+        ],
+    }
+
+
+def tables(record: Mapping[str, Any]) -> str:
+    """A record as it is printed."""
+    wall, speedup, beside = (record[name] for name in ("wall_s", "speedup", "beside_s"))
+    times = [
+        {
+            "": what,
+            "seconds": seconds,
+            "times": speedup.get(what, ""),
+            **{f"{name}, s": other.get(what, "") for name, other in beside.items()},
+        }
+        for what, seconds in wall.items()
+    ]
+    said = (
+        f"{record['runs']} networks, peak memory {record['peak_memory_gb']['here']:.2f} GB; the "
+        f"PyTorch loop would take {record['loop_s'] / 3600:.2f} hours ({PAPER_STEPS:,} steps a "
+        "network)"
+    )
+    taken = [{"": part, "s of a thread": seconds} for part, seconds in record["parts_s"].items()]
+    sizes, whole, streams = map(timing.markdown, (record["sizes"], times, taken))
+    return f"{sizes}\n\n{said}\n\n{whole}\n\n{streams}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,73 +244,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for where in checkouts.values():
         if not (where / "sweeps" / "vardi_figures.py").is_file():
             parser.error(f"{where} is no checkout of jaxkkt: it has no sweeps/vardi_figures.py")
-    turns, loops = list[dict[str, Turn]](), list[Loop]()
+    turns = []
     with TemporaryDirectory() as folder:
         for i in range(options.repeats):
-            turns.append(
-                {
-                    name: preset_turn(where, Path(folder) / f"{name}-{i}")
-                    for name, where in checkouts.items()
-                }
-            )
-            loops.append(loop_turn(runs))
+            commands = {
+                name: preset_command(where, Path(folder) / f"{name}-{i}")
+                for name, where in checkouts.items()
+            }
+            turns.append(Turn(commands, loop_of(runs)))
         results = xr.load_dataset(Path(folder) / "here-0" / "first" / "results.nc")
-    products = products_alone(runs, results)
-    walls = {
-        name: {what: median(t[name].wall[what] for t in turns) for what in turns[0][name].wall}
-        for name in checkouts
-    }
-    memory = {name: max(turn[name].peak_gb for turn in turns) for name in checkouts}
-    wall = walls["here"] | {"products alone": products}
-    taking = [{**turn["here"].wall, "products alone": products} for turn in turns]
-    speedup = {
-        what: median(loop.seconds / took[what] for loop, took in zip(loops, taking, strict=True))
-        for what in wall
-        if what != "start and figures"
-    }
-
-    rows = [
-        {
-            **dict(zip("dmk", size, strict=True)),
-            "runs": count,
-            "loop ms a step": median(loop.ms_a_step[size] for loop in loops),
-        }
-        for size, count in sorted(Counter((r.d, r.samples, r.width) for r in runs).items())
-    ]
-    loop_s = median(loop.seconds for loop in loops)
-    print(timing.markdown(rows))
-    print(
-        f"\n{len(runs)} networks, peak memory {memory['here']:.2f} GB; the PyTorch loop would take "
-        f"{loop_s / 3600:.2f} hours ({PAPER_STEPS:,} steps a network)\n"
-    )
-    others = {f"{name}, s": walls[name] for name in walls if name != "here"}
-    table = [
-        {
-            "": n,
-            "seconds": s,
-            "times": speedup.get(n, ""),
-            **{o: w.get(n, "") for o, w in others.items()},
-        }
-        for n, s in wall.items()
-    ]
-    print(timing.markdown(table))
-    taken = parts(runs)
-    print("\n" + timing.markdown([{"": part, "s of a thread": s} for part, s in taken.items()]))
-    record = {
-        "runs": len(runs),
-        "wall_s": wall,
-        "turns": [
-            {"loop": loop.seconds, **{name: turn.wall for name, turn in each.items()}}
-            for each, loop in zip(turns, loops, strict=True)
-        ],
-        "peak_memory_gb": memory,
-        "parts_s": taken,
-        "flow_steps": int(results.steps.where(results.status > 0).sum()),
-        "paper_steps_a_run": PAPER_STEPS,
-        "loop_s": loop_s,
-        "speedup": speedup,
-        "sizes": rows,
-    }
+    record = record_of(runs, turns, products_alone(runs, results), parts(runs))
+    print(tables(record))
+    record["flow_steps"] = int(results.steps.where(results.status > 0).sum())
     print("wrote", timing.write("sweep", record, options.out))
     return 0
 

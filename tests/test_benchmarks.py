@@ -306,11 +306,29 @@ def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
 
 def test_the_loop_is_timed_at_every_size_and_counted_for_every_network():
     pytest.importorskip("torch")
-    runs = [*jk.grid(d=4, samples=6, width=5, seed=range(3)), *jk.grid(d=5, samples=6, width=5)]
-    loop = sweep.loop_turn(runs)
+    runs = [
+        *jk.grid(d=4, samples=6, width=5, seed=range(3)),
+        *jk.grid(d=5, samples=6, width=5, seed=0),
+    ]
+    loop = sweep.loop_of(runs)
     assert list(loop.ms_a_step) == [(4, 6, 5), (5, 6, 5)]
     small, large = loop.ms_a_step.values()
     assert loop.seconds == pytest.approx(sweep.PAPER_STEPS * (3 * small + large) / 1e3)
+
+
+def test_a_speedup_is_the_median_of_the_turns_own_ratios():
+    runs = jk.grid(d=4, samples=6, width=5, seed=range(2))
+
+    def turn(loop, wall):
+        commands = {name: sweep.Command({"compiled": wall}, 0.5) for name in ("here", "beside")}
+        return sweep.Turn(commands, sweep.Loop(loop, {(4, 6, 5): loop}))
+
+    turns = [turn(10.0, 5.0), turn(90.0, 15.0), turn(40.0, 40.0)]
+    record = sweep.record_of(runs, turns, 2.0, {"advance": 1.0})
+    assert record["speedup"] == {"compiled": 2, "products alone": 20}  # not 40 over 15
+    assert record["wall_s"] == {"compiled": 15, "products alone": 2}
+    assert record["sizes"] == [{"d": 4, "m": 6, "k": 5, "runs": 2, "loop ms a step": 40}]
+    assert "| beside, s |" in sweep.tables(record)
 
 
 def test_the_parts_of_a_sweep_are_timed_and_what_timed_them_is_gone():
