@@ -3,6 +3,9 @@
 The names below are the public interface; the modules hold what each is made of.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jaxkkt import loaded
 from jaxkkt.garbage import importing
 
@@ -21,7 +24,6 @@ with importing():
         networks,
         optimizers,
         perturbations,
-        plotting,
         protocols,
         representations,
         runs,
@@ -65,6 +67,9 @@ with importing():
     from jaxkkt.training import Status
 
     loaded.remember()
+
+if TYPE_CHECKING:
+    from jaxkkt import plotting
 
 __all__ = [
     "Certificates",
@@ -133,3 +138,12 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """`plotting` once it is asked for: matplotlib would take a sixth of the import, and neither a
+    sweep nor its workers need it."""
+    if name == "plotting":
+        with importing():
+            return import_module("jaxkkt.plotting")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

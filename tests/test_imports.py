@@ -3,12 +3,30 @@
 import subprocess
 import sys
 
+import pytest
 
-def test_importing_the_package_does_not_load_pyplot():
-    """pyplot chooses a backend, which is the importing program's choice."""
-    code = "import sys, jaxkkt; print('matplotlib.pyplot' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
+import jaxkkt as jk
+
+
+def test_importing_the_package_does_not_load_matplotlib():
+    """A sweep and its workers need none, and pyplot chooses a backend, which is the importing
+    program's choice."""
+    code = """
+import sys, jaxkkt as jk
+assert "matplotlib" not in sys.modules and "plotting" in dir(jk)
+sweep = jk.sweep(jk.grid(d=4, samples=6, width=5, seed=0), progress=False)
+assert "matplotlib" not in sys.modules
+assert jk.plotting.STYLE.is_file() and "matplotlib.figure" in sys.modules
+assert "matplotlib.pyplot" not in sys.modules
+from jaxkkt import loaded, plotting
+assert plotting is jk.plotting and loaded.is_as_written()  # it changes nothing that is traced
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_is_not_there_is_told_as_python_tells_it():
+    with pytest.raises(AttributeError, match="'jaxkkt' has no attribute 'plot'"):
+        _ = jk.plot
 
 
 def test_importing_the_package_leaves_its_objects_to_the_oldest_generation():
