@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import matplotlib.style
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import files, studies
@@ -210,6 +212,19 @@ class TestFiles:
     def test_figures_have_the_same_bytes_again(self, ran, tmp_path):
         with xr.open_dataset(ran / "results.nc") as results:
             study.draw(studies.Panel("figure", width), results.load(), tmp_path)
+        for name in ("figure.png", "figure.pdf"):
+            assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
+
+    def test_figures_are_those_of_matplotlib(self, ran, tmp_path):
+        with (
+            matplotlib.style.context(jk.plotting.STYLE),
+            xr.open_dataset(ran / "results.nc") as results,
+        ):
+            figure = Figure()
+            width(figure, results.load())
+            figure.savefig(tmp_path / "figure.png")
+            figure.set_layout_engine("none")
+            figure.savefig(tmp_path / "figure.pdf", metadata={"CreationDate": None})
         for name in ("figure.png", "figure.pdf"):
             assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
 

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import matplotlib.style
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
@@ -204,15 +206,17 @@ def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
     The same results give the same bytes.
     """
     with matplotlib.style.context(plotting.STYLE), uncollected():
-        figure = Figure()
+        figure = Figure(dpi=matplotlib.rcParams["savefig.dpi"])
         panel.draw(figure, results)
         if not figure.axes:
             return []
+        png, pdf = BytesIO(), BytesIO()
+        # As `savefig` writes them, which draws twice: before the file, for a layout that is there.
+        FigureCanvasAgg(figure).print_png(png)
+        figure.set_layout_engine("none")  # the second file keeps the layout of the first
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
         paths = []
-        for kind, dated in (("png", {}), ("pdf", {"CreationDate": None})):
-            buffer = BytesIO()
-            figure.savefig(buffer, format=kind, metadata=dated)
-            figure.set_layout_engine("none")  # the second file keeps the layout of the first
+        for kind, buffer in (("png", png), ("pdf", pdf)):
             paths.append(folder / f"{panel.name}.{kind}")
             write_whole(paths[-1], buffer.getvalue())
     return paths
