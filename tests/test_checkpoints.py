@@ -113,6 +113,7 @@ def test_a_killed_run_goes_on(kind, tmp_path, killed, loaded):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_one_that_went_on_from_another_goes_on(tmp_path, killed, loaded):
     """It was saved as itself, and the other has landed."""
     runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
@@ -178,6 +179,7 @@ def test_one_that_cannot_be_written_is_told(tmp_path, often, monkeypatch, caplog
     assert "No space left" in caplog.text
 
 
+@pytest.mark.slow
 def test_in_workers(tmp_path, killed):
     runs = jk.grid(**SIZES)
     whole = sweep(runs)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import squared_norm
 
 import jaxkkt as jk
 from jaxkkt.specs import identity
@@ -13,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def one(**axes) -> jk.Run:
-    (run,) = jk.grid(**{"d": 5, "samples": 4, "width": 20, "seed": 0, **axes})
+    sizes = {"d": 5, "samples": 4, "width": 20, "seed": 0}
+    (run,) = jk.grid(**{**sizes, "measure": squared_norm, **axes})
     return run
 
 
@@ -62,7 +64,7 @@ DIFFERENT = {
     "measurements of one name": [{"measure": share(threshold)} for threshold in (0.1, 0.2)],
     "numbers of eight digits": [{"delta": delta} for delta in (0.01, 0.010000001)],
     "scales of eight digits": [{"init_scale": scale} for scale in (0.5, 0.500000001)],
-    "slacks": [{"slack": slack} for slack in (1.1, 1.2)],
+    "slacks": [{"measure": jk.Flips, "slack": slack} for slack in (1.1, 1.2)],
     "balls": [{"protocol": jk.lazy.lazy_flow(ball)} for ball in (10.0, 10.0000001)],
     "curves": [{"curve": jk.Curve([-1.0])}, {"curve": None}],
 }
@@ -213,10 +215,11 @@ def test_draws_that_raise_for_seed_0_have_no_identity():
 def test_what_an_own_function_or_array_changed_is_told(pair, tmp_path):
     """No column says that it has."""
     first, other = pair()
-    sizes = {} if isinstance(first, tuple) else {"d": 5, "samples": 4}
-    jk.sweep(jk.grid(data=first, width=[3, 5], seed=0, **sizes), store=tmp_path)
+    axes = {"measure": squared_norm, "seed": 0}
+    axes |= {} if isinstance(first, tuple) else {"d": 5, "samples": 4}
+    jk.sweep(jk.grid(data=first, width=[3, 5], **axes), store=tmp_path)
     with pytest.raises(ValueError, match=r"What differs:\s+what own functions compute, or the num"):
-        jk.sweep(jk.grid(data=other, width=[5, 3], seed=0, **sizes), store=tmp_path)
+        jk.sweep(jk.grid(data=other, width=[5, 3], **axes), store=tmp_path)
 
 
 def test_numbers_drawn_by_numpy_are_refused():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from cases import rows_in, sweep
+from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
@@ -72,7 +72,7 @@ class TestOwn:
             return jnp.abs(params.w - start.w).max()
 
         for asked, axes in (
-            (False, {}),
+            (False, {"measure": squared_norm}),
             (True, {"measure": moved}),
             (True, {"curve": jk.Curve([-1.0], measure=moved)}),
         ):

@@ -45,7 +45,7 @@ def rows_of(buckets):
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in ("ball", "momentum") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+    [k if k == "momentum" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
 )
 def test_each_has_the_bits_of_itself_alone(kind, unchecked):
     """And the steps of the longest are taken, not those of all."""
