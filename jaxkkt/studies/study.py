@@ -10,8 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import matplotlib.style
 import xarray as xr
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
@@ -203,15 +201,18 @@ class Study:
 def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
     """Draws a panel and writes it as PNG and PDF; returns the files, none for an empty figure.
 
-    The same results give the same bytes.
+    The same results give the same bytes, those of `savefig`, which draws each file twice.
     """
+    # Here, since they take half a second, and most commands draw nothing.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     with matplotlib.style.context(plotting.STYLE), uncollected():
         figure = Figure(dpi=matplotlib.rcParams["savefig.dpi"])
         panel.draw(figure, results)
         if not figure.axes:
             return []
         png, pdf = BytesIO(), BytesIO()
-        # As `savefig` writes them, which draws twice: before the file, for a layout that is there.
         FigureCanvasAgg(figure).print_png(png)
         figure.set_layout_engine("none")  # the second file keeps the layout of the first
         FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
