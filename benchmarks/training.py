@@ -91,8 +91,7 @@ def prepare(params: Params, data: Dataset) -> tuple[State, Dataset | GramDataset
     )
     position = jax.tree.map(jnp.copy, position)  # `advance` gives its buffers away
     keys = jax.random.split(jax.random.key(0), len(data.y))
-    samples = data.y.shape[1]
-    states = jax.vmap(lambda p, key: training.init(p, PROTOCOL, key, samples))(position, keys)
+    states = jax.vmap(lambda p, x, key: training.init(p, x, PROTOCOL, key))(position, encoded, keys)
     return states, encoded
 
 

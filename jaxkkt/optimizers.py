@@ -132,7 +132,8 @@ class LogLossTimeState(NamedTuple):
     """Where a trajectory stands: at `stage` of a step of size `h` in log-loss time.
 
     `n` is the number of the step's gradients; `scale` is |grad log L|^2 and `last_log_loss` is
-    log L at its start, `stiffness` the estimated rate of the fastest mode, `trace` the last update.
+    log L at its start, `correction` how many times as fast the fastest mode was found to be as was
+    told, `trace` the last update.
     """
 
     steps: Int[Array, ""]
@@ -142,7 +143,7 @@ class LogLossTimeState(NamedTuple):
     stage: Int[Array, ""]
     h: Float[Array, ""]
     scale: Float[Array, ""]
-    stiffness: Float[Array, ""]
+    correction: Float[Array, ""]
     trace: Any
 
 
@@ -161,7 +162,7 @@ RISE = 10.0
 def log_loss_time(
     delta: Real = 0.01,
     largest: float = LARGEST,
-    stiffness: float = 14.0,
+    stiffness: float = 6.0,
     realized: float = 0.2,
     stages: int = 8,
     proportion: float = 0.02,
@@ -193,11 +194,12 @@ def log_loss_time(
     as large as it has to be: it grows as sqrt(s), and so does the number of gradients down to a log
     loss of -s.
 
-    The estimate starts at `stiffness`, its least; it grows when a step realizes less than the share
-    `realized` of h, for then the margins oscillate, and shrinks when it realizes more. Neurons that
-    slide along kinks lower that share for every h, often to a half, so it is not asked to be near
-    1. Up to `largest` the estimate is no more than makes a step of delta take `stages` gradients.
-    `python -m benchmarks.protocols` measures how close this comes to `paper_schedule`.
+    The rate is that which the update is told as `rate`, but at least `stiffness`. A run tells it by
+    `jaxkkt.stiffness`; a transformation around this one tells none. It is corrected by a factor
+    that grows when a step realizes less than the share `realized` of h, for then the margins
+    oscillate, and shrinks to 1 when it realizes more. Up to `largest` the rate is no more than
+    makes a step of delta take `stages` gradients. `python -m benchmarks.protocols` measures how
+    close this comes to `paper_schedule`.
     """
     require_positive(delta=delta, largest=largest, stiffness=stiffness, proportion=proportion)
     if not isinstance(delta, jax.core.Tracer) and largest < delta:
@@ -232,7 +234,7 @@ def _init(pace: _Pace, params: Any) -> LogLossTimeState:
         stage=count,
         h=zero,
         scale=zero + 1,
-        stiffness=zero + pace.stiffness,
+        correction=zero + 1,
         trace=jax.tree.map(jnp.zeros_like, params),
     )
 
@@ -247,11 +249,12 @@ def _update(
     log_loss: Array,
     squared_norm: Array,
     level: Real = -jnp.inf,
+    rate: Real = 0.0,
     **_: Any,
 ) -> tuple[Any, LogLossTimeState]:
     paced = one_kernel(partial(_paced, pace))
-    momentum, rate, after = paced(delta, numbers_of(state), log_loss, squared_norm, level)
-    moved = jax.tree.map(lambda t, g: momentum * t - rate * g, state.trace, updates)
+    momentum, share, after = paced(delta, numbers_of(state), log_loss, squared_norm, level, rate)
+    moved = jax.tree.map(lambda t, g: momentum * t - share * g, state.trace, updates)
     return moved, after._replace(trace=moved)
 
 
@@ -262,9 +265,10 @@ def _paced(
     log_loss: Array,
     squared_norm: Array,
     level: Real,
+    rate: Real,
 ) -> tuple[Array, Array, LogLossTimeState]:
     """What an update takes of the last one and of the gradient, and the state after it."""
-    fresh = _begin(pace, delta, state, log_loss, squared_norm, level)
+    fresh = _begin(pace, delta, state, log_loss, squared_norm, level, rate)
     state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
     momentum, share = _coefficients(state.n, state.stage, log_loss.dtype)
     stage = state.stage + 1
@@ -279,6 +283,7 @@ def _begin(
     log_loss: Array,
     squared_norm: Array,
     level: Real,
+    rate: Real,
 ) -> LogLossTimeState:
     """The state at the start of a step, its size and method chosen."""
     first, dtype, stages = state.steps == 0, log_loss.dtype, pace.stages
@@ -287,7 +292,9 @@ def _begin(
     early = first | (state.h < shortest)
     share = jnp.where(early, 1, (state.last_log_loss - log_loss) / state.h)
     change = jnp.clip(1 + 2 * (share - pace.realized), 0.2, 1.1)
-    rate = jnp.maximum(state.stiffness / change, pace.stiffness)
+    # Where data are too large for the eigenvalue the rate is no number.
+    least = jnp.where(jnp.isfinite(rate), jnp.maximum(rate, pace.stiffness), pace.stiffness)
+    rate = jnp.maximum(state.correction / change, 1) * least
     rise = jnp.log(squared_norm / state.scale) / 2
     rise = jnp.where(rise > 0, rise, 0)  # nor is it a number where both have overflowed
     growth = FASTEST / jnp.clip(FASTEST * rise / (RISE * delta), 1, FASTEST**2)
@@ -297,7 +304,7 @@ def _begin(
     deep = pace.proportion * reach > pace.largest
     widest = jnp.maximum(pace.proportion * reach, pace.largest)
     h = jnp.minimum(delta * reach * jnp.sqrt(reach), widest)
-    most = jnp.maximum(_stable_up_to(stages) / delta, pace.stiffness)
+    most = jnp.maximum(_stable_up_to(stages) / delta, least)
     rate = jnp.where(deep, rate, jnp.minimum(rate, most))
     h = jnp.where(deep, h, jnp.minimum(h, _stable_up_to(stages) / rate))
     left = jnp.maximum(log_loss - level, 8 * jnp.finfo(dtype).eps * jnp.abs(log_loss))
@@ -310,7 +317,7 @@ def _begin(
         n=jnp.where(deep, n, jnp.minimum(n, stages)),
         h=h,
         scale=jnp.where(squared_norm == 0, 1, squared_norm),  # no gradient, no step
-        stiffness=rate.astype(dtype),
+        correction=(rate / least).astype(dtype),
     )
 
 

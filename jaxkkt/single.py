@@ -96,7 +96,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
     state = jax.lax.while_loop(
         lambda state: state.status == Status.RUNNING,
         lambda state: training.step(state, encoded, protocol),
-        training.init(position, protocol, key, data.y.size),
+        training.init(position, encoded, protocol, key),
     )
     state = training.finish(state, encoded, protocol)
     trained = representations.decode(state.position, params, data, representation)
@@ -131,5 +131,5 @@ def _train_through(
         trained = representations.decode(state.position, params, data, representation)
         return run, Result(trained, state.log_loss, state.steps, state.status)
 
-    start = training.init(position, protocol, key, data.y.size)
+    start = training.init(position, encoded, protocol, key)
     return jax.lax.scan(onward, (start, training.evaluate(start, encoded, protocol)), levels)[1]

@@ -26,7 +26,7 @@ def test_every_sample_is_used_once_in_an_epoch(padding):
     data = datasets.pad(Dataset(x, y), M + padding, 2)
     data = jax.tree.map(lambda a: jnp.roll(a, padding // 2, axis=0), data)
     protocol = Protocol(DESCENT, batch_size=BATCH)
-    start = training.init(problem(M, 2)[0], protocol, jax.random.key(0), M + padding)
+    start = training.init(problem(M, 2)[0], data, protocol, jax.random.key(0))
 
     @jax.jit
     def batch(seed, steps, order):
@@ -60,7 +60,7 @@ def test_an_epoch_is_shuffled_once():
     """In the middle of an epoch a run keeps its order, whatever the runs beside it begin."""
     params, data = problem(M, 2)
     protocol = Protocol(DESCENT, batch_size=BATCH)
-    start = training.init(params, protocol, jax.random.key(0), M)
+    start = training.init(params, data, protocol, jax.random.key(0))
     mine = jnp.pad(jnp.arange(M, dtype=jnp.int32)[::-1], (0, BATCH), constant_values=M)
 
     def batch(steps):

@@ -205,7 +205,7 @@ def trajectories(params, data, optimizer, loss, steps):
     def trajectory(name):
         protocol = Protocol(optimizer, loss, target_log_loss=-1e6, representation=name)
         position, encoded = representations.encode(params, data, name)
-        state = training.init(position, protocol, jax.random.key(0), data.y.size)
+        state = training.init(position, encoded, protocol, jax.random.key(0))
 
         def advance(state, _):
             new = training.step(state, encoded, protocol)

@@ -92,9 +92,7 @@ def test_status_stalled(representation):
 
 def test_status_of_a_run_in_progress():
     params, data = problem()
-    state = training.step(
-        training.init(params, CAPPED, jax.random.key(0), data.y.size), data, CAPPED
-    )
+    state = training.step(training.init(params, data, CAPPED, jax.random.key(0)), data, CAPPED)
     assert state.status == Status.RUNNING
     assert Status(int(state.status)).describe() == "still training"
     assert len({status.describe() for status in Status}) == len(Status)

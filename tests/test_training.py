@@ -144,7 +144,7 @@ def test_a_lane_is_frozen_at_its_last_step():
 @pytest.mark.parametrize("status", [s for s in Status if s != Status.RUNNING])
 def test_a_run_that_ended_stays_as_it_is(status):
     params, data = problem()
-    start = training.init(params, CAPPED, jax.random.key(0), data.y.size)
+    start = training.init(params, data, CAPPED, jax.random.key(0))
     ended = start._replace(status=jnp.int32(status), log_loss=jnp.float32(-3.0))
     step = jax.jit(lambda state: training.step(state, data, CAPPED)._replace(key=None))
     after = step(ended)._replace(optimizer=ended.optimizer)  # of no use any more
@@ -234,7 +234,7 @@ def test_a_batch_is_led_to_its_levels_by_the_steps_of_those_that_ended():
     params, data = problem(6, 20, 40)
 
     def some(pause):
-        state = training.init(params, protocol, jax.random.key(0), 6)
+        state = training.init(params, data, protocol, jax.random.key(0))
         return jax.lax.fori_loop(
             0, 60, lambda _, state: training.step(state, data, protocol, pause), state
         )

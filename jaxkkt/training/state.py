@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.optimizers import LogLossTimeState
 from jaxkkt.protocols import Protocol
-from jaxkkt.representations import GramParams
+from jaxkkt.representations import GramDataset, GramParams
+from jaxkkt.stiffness import top_eigenvalue
 from jaxkkt.training.status import Status
 
 
@@ -19,6 +21,7 @@ class State(NamedTuple):
 
     `start` is w before the first step, where the protocol has a ball to stay in. Where it trains in
     mini-batches, `order` is that of the samples in this epoch, and `key` what orders are drawn by.
+    By the points' `eigenvalue` a flow is told how stiff it is; see `jaxkkt.stiffness`.
     """
 
     position: Params | GramParams
@@ -30,6 +33,7 @@ class State(NamedTuple):
     status: Int[Array, ""]
     key: PRNGKeyArray | None
     order: Int[Array, " n"] | None
+    eigenvalue: Float[Array, ""] | None
 
 
 class Pause(NamedTuple):
@@ -43,11 +47,16 @@ class Pause(NamedTuple):
 
 
 def init(
-    position: Params | GramParams, protocol: Protocol, key: PRNGKeyArray, samples: int
+    position: Params | GramParams,
+    data: Dataset | GramDataset,
+    protocol: Protocol,
+    key: PRNGKeyArray,
 ) -> State:
-    """The state before the first step on so many samples, at a position that
-    `representations.encode` made."""
-    dtype = position.v.dtype
+    """The state before the first step, at a position and on data that `representations.encode`
+    made."""
+    dtype, samples = position.v.dtype, data.y.shape[0]
+    optimizer = protocol.rule.transformation().init(position)
+    flow = isinstance(optimizer, LogLossTimeState)
     # A copy, since the position's own memory is donated and written over.
     start = None if protocol.ball is None else jnp.array(position.w, copy=True)  # type: ignore[union-attr]
     batches = not protocol.full_batch(samples)
@@ -55,13 +64,14 @@ def init(
     return State(
         position=position,
         start=start,
-        optimizer=protocol.rule.transformation().init(position),
+        optimizer=optimizer,
         steps=jnp.zeros((), jnp.int32),
         log_loss=jnp.full((), jnp.inf, dtype),
         level=jnp.full((), -jnp.inf, dtype),
         status=jnp.array(int(Status.RUNNING), jnp.int32),
         key=key if batches else None,
         order=order,
+        eigenvalue=top_eigenvalue(data) if flow else None,
     )
 
 

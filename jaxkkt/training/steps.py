@@ -14,6 +14,7 @@ from jaxkkt.kernels import numbers_of, one_kernel
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset
+from jaxkkt.stiffness import fastest_rate
 from jaxkkt.training.evaluation import Evaluation, evaluate
 from jaxkkt.training.state import Pause, State, is_flow
 from jaxkkt.training.status import Status
@@ -165,7 +166,7 @@ def updated(
         log_loss=here.log_loss,
         squared_norm=here.squared_norm,
         samples=here.samples,
-        **({"level": state.level} if is_flow(state) else {}),
+        **(_of_flow(state, here, protocol) if is_flow(state) else {}),
     )
     if protocol.fixed:  # not by weight decay either
         still = {name: jnp.zeros_like(getattr(updates, name)) for name in protocol.fixed}
@@ -179,6 +180,15 @@ def updated(
             default=lambda same: same,
         )
     return optax.apply_updates(state.position, updates), optimizer_state
+
+
+def _of_flow(state: State, here: representations.Gradient, protocol: Protocol) -> dict[str, Any]:
+    """What a flow's update is told beside the gradient."""
+    if "w" in protocol.fixed:  # then no mode is as fast
+        return {"level": state.level}
+    assert state.eigenvalue is not None
+    rate = fastest_rate(state.position.v, state.eigenvalue, here.squared_norm)
+    return {"level": state.level, "rate": rate}
 
 
 def _outside(position: Params, start: Array, ball: float | Array) -> Array:

@@ -60,7 +60,7 @@ def _(
     representation: Representation,
 ) -> tuple[Any, Any]:
     position, encoded = representations.encode(params, data, representation)
-    return init(position, protocol, key, data.y.size), encoded
+    return init(position, encoded, protocol, key), encoded
 
 
 @advance.register
