@@ -84,7 +84,9 @@ def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypat
     monkeypatch.setattr(slots, "measure_batch", measure_batch)
     table = sweep(RUNS)
     assert len(begun) > moment
-    xr.testing.assert_allclose(table, whole, rtol=1e-3)
+    # Fewer lanes round otherwise, and a flow's step takes a gradient more or less for that.
+    xr.testing.assert_allclose(table.steps, whole.steps, rtol=0, atol=2)
+    xr.testing.assert_allclose(table.drop_vars("steps"), whole.drop_vars("steps"), rtol=1e-3)
 
 
 def test_lanes_that_did_not_fit_are_free_before_fewer_are_made(accelerator, monkeypatch):
