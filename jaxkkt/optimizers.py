@@ -162,7 +162,7 @@ RISE = 10.0
 def log_loss_time(
     delta: Real = 0.01,
     largest: float = LARGEST,
-    stiffness: float = 6.0,
+    stiffness: float = 14.0,
     realized: float = 0.2,
     stages: int = 8,
     proportion: float = 0.02,

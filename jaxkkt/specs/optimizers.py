@@ -66,7 +66,7 @@ class Flow(Optimizer):
     """
 
     delta: Number = described("step in log-loss time at the start of a run", default=0.01)
-    steps_guess: ClassVar[int] = 330
+    steps_guess: ClassVar[int] = 420
     linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
