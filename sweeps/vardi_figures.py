@@ -54,7 +54,7 @@ class Options(studies.Options):
     init_scale: tuple[float, ...] | None = None
     """factor on the initial weights"""
     protocol: Literal["flow", "paper"] = "flow"
-    """flow: gradient flow in log-loss time, some 380 to 800 steps a run; paper: batches of 5,000,
+    """flow: gradient flow in log-loss time, a few hundred steps a run; paper: batches of 5,000,
     lr 1e-5 times 1.1 every 100 steps, about 72,000 steps"""
     slack: float = 1.1
     """samples with q <= slack min q are on the margin"""
