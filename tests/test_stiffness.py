@@ -80,7 +80,7 @@ def test_the_rate_is_about_that_of_the_fastest_mode(samples, dim):
 
 
 def test_steps_on_many_samples_do_not_oscillate():
-    """Told no rate, they lower log L by half of their size, and some raise it."""
+    """Told no rate, many of them lower log L by two fifths of their size."""
     shares = trained(500, 50)[2]
     assert np.median(shares) > 0.8
     assert np.min(shares) > 0
