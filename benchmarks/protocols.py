@@ -70,11 +70,11 @@ def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dic
     error = abs(a.flip_size_exact / b.flip_size_exact - 1).where(both)
     share = abs(a.on_margin_share - b.on_margin_share).where(both)
     margin = abs(a.normalized_margin / b.normalized_margin - 1).where(both)
-    ratio = (b.steps / a.steps).where(both)
+    steps, ratio = a.steps.where(both), (b.steps / a.steps).where(both)
     records = []
     for alpha in a.alpha.values:
-        columns = [v.sel(alpha=alpha).values.ravel() for v in (error, share, margin, ratio)]
-        e, s, n, r = (column[np.isfinite(column)] for column in columns)
+        columns = [v.sel(alpha=alpha).values.ravel() for v in (error, share, margin, steps, ratio)]
+        e, s, n, taken, r = (column[np.isfinite(column)] for column in columns)
         limit = 0.001 if alpha <= 1 else 0.01
         records.append(
             {
@@ -87,6 +87,7 @@ def compare(results: dict[str, xr.Dataset], first: str, second: str) -> list[dic
                 "within_limit": int((e <= limit).sum()),
                 "share_largest_error": float(s.max()),
                 "normalized_margin_largest_error": float(n.max()),
+                "mean_steps": float(taken.mean()),
                 "least_steps_ratio": float(r.min()),
             }
         )
@@ -104,7 +105,8 @@ def table(records: Sequence[dict[str, Any]]) -> str:
                 "within the limit": f"{r['within_limit']} within {r['c_limit']:.1%}",
                 "share on the margin, largest change": f"{r['share_largest_error']:.4f}",
                 "normalized margin, largest": f"{r['normalized_margin_largest_error']:.2%}",
-                "steps, at most": f"1/{r['least_steps_ratio']:.0f}",
+                "steps, mean": f"{r['mean_steps']:.0f}",
+                "of the schedule's, at most": f"1/{r['least_steps_ratio']:.0f}",
             }
             for r in records
         ]
