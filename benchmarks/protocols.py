@@ -6,8 +6,8 @@ the flow in steps so fine, late ones too, that it takes a sixth of the schedule'
 schedule again: in rotated coordinates, which changes nothing but the rounding, and at half its
 rate, which is the same flow followed twice as finely. They say how far the schedule reproduces
 itself, and so how close another protocol can be asked to come. The flip size jumps where a sample
-enters or leaves the margin; the normalized margin does not. Most of an hour on 2 cores, a quarter
-of it without the controls; resumable.
+enters or leaves the margin; the normalized margin does not. Without the controls 25 minutes on 2
+cores; these are three times as many steps. Resumable.
 """
 
 import argparse
