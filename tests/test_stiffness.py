@@ -8,7 +8,7 @@ import pytest
 from jaxkkt import datasets, losses, networks, representations, training
 from jaxkkt.protocols import flow_protocol
 from jaxkkt.stiffness import fastest_rate, top_eigenvalue
-from jaxkkt.training import Status
+from jaxkkt.training import Status, steps
 
 
 @pytest.mark.parametrize("draw", [datasets.sphere, datasets.gaussian])
@@ -84,3 +84,16 @@ def test_steps_on_many_samples_do_not_oscillate():
     shares = trained(500, 50)[2]
     assert np.median(shares) > 0.8
     assert np.min(shares) > 0
+
+
+@pytest.mark.parametrize(("alone", "told"), [(None, True), ("v", False)])
+def test_a_rate_is_told_where_the_hidden_layer_trains(alone, told):
+    """With w held the modes that it counts are not there."""
+    data = datasets.sphere(jax.random.key(1), 500, 50)
+    params = networks.torch_linear(jax.random.key(2), 20, 50)
+    protocol = flow_protocol(representation="plain")
+    if alone:
+        protocol = protocol.replace(trained=(alone,))
+    state = training.init(params, data, protocol, jax.random.key(0))
+    here = training.evaluate(state, data, protocol).here
+    assert ("rate" in steps._of_flow(state, here, protocol)) is told
