@@ -1,5 +1,6 @@
 """Programs that run once or a few times: compiling them quickly matters more than how they run."""
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from threading import Lock
@@ -16,16 +17,18 @@ OLDER_EMITTERS = {**CHEAPER_PASSES, "xla_cpu_use_fusion_emitters": False}
 
 
 def quick_options(platform: str) -> dict[str, Any]:
-    """Compiler options for draws and measurements on a device of this platform. Draws that were
-    tried have the same bits without them."""
+    """Compiler options for draws and measurements on a device of this platform, but for those that
+    XLA_FLAGS sets. Draws that were tried have the same bits without them."""
     return _known(platform, tuple(OLDER_EMITTERS.items()))
 
 
 @cache
 def _known(platform: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """The options, on a CPU; none where this XLA does not know them."""
+    """The options, on a CPU; none where this XLA does not know them. XLA_FLAGS go before."""
     if platform != "cpu":
         return {}
+    said = {flag.partition("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
+    options = tuple((name, value) for name, value in options if f"--{name}" not in said)
     try:
         lowered: Any = jax.jit(jnp.negative).lower(np.float32(1))
         lowered.compile(compiler_options=dict(options))

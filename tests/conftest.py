@@ -22,10 +22,10 @@ jaxtyping.install_import_hook(
 
 
 # Most of the tests' time is XLA's, compiling what runs for milliseconds. Its older way of writing
-# loops for CPUs, LLVM's cheaper passes, neither unrolled loops nor straight code made into vectors,
+# loops for CPUs, none of LLVM's passes, neither unrolled loops nor straight code made into vectors,
 # and one module instead of many compile sooner. `XLA_FLAGS= pytest` compiles as users do.
 SOONER = {
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
     " --xla_cpu_parallel_codegen_split_count=1 --xla_backend_extra_options="
     "xla_cpu_disable_loop_unrolling,xla_cpu_disable_slp_vectorizer"
 }

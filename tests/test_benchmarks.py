@@ -332,7 +332,7 @@ def test_a_speedup_is_the_median_of_the_turns_own_ratios():
 
 
 def test_the_parts_of_a_sweep_are_timed_and_what_timed_them_is_gone():
-    runs = jk.grid(d=4, samples=6, width=5, seed=range(4))
+    runs = jk.grid(d=4, samples=6, width=5, seed=range(4), max_steps=100)
     taken = sweep.parts(runs)
     assert list(taken) == [*COMPILING.values(), *STAGES, "else"]
     assert all(seconds > 0 for seconds in taken.values())

@@ -348,7 +348,7 @@ class TestResults:
             jk.summarize(self.table(), "k")
 
     def test_rows_are_json_whatever_numpy_gave(self):
-        table = sweep(jk.grid(d=[8], alpha=[1.0], width=[4], seed=[0]))
+        table = sweep(jk.grid(d=[8], alpha=[1.0], width=[4], seed=[0], max_steps=10))
         assert json.dumps(table.to_dict()["attrs"])
 
 

@@ -237,7 +237,8 @@ def test_a_ray_that_bends_is_known_part_by_part(monkeypatch):
     finite = np.isfinite(expected)
     assert 30 < finite.sum() < n
     assert np.isinf(sizes[~finite]).all()
-    assert_close(sizes[finite], expected[finite], rtol=1e-5)
+    # Twenty thousand terms of float32 cancel, in one order here and in another there.
+    assert_close(sizes[finite], expected[finite], rtol=3e-5)
     monkeypatch.setattr(rays, "LOOKS", 1)
     assert found()[1].sum() < 35
 
