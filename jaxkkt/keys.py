@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 from jaxtyping import Array, PRNGKeyArray
 
@@ -59,9 +60,9 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     first, second = _hashed(key, _places(shape))
     if width == 64:
         joined = (first.astype(jnp.uint64) << 32) | second.astype(jnp.uint64)
-        return jax.lax.optimization_barrier(joined)
+        return lax.optimization_barrier(joined)
     # Without the barrier XLA computes the hash again for all that is made of it.
-    bits = jax.lax.optimization_barrier(first ^ second)
+    bits = lax.optimization_barrier(first ^ second)
     return bits.astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
@@ -69,7 +70,7 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 def _fold_in(key: Array, number: Array) -> Array:
     """The key for a number: its hash."""
     hashed = _hashed(key, jnp.asarray(number, jnp.uint32))
-    return jax.lax.optimization_barrier(jnp.stack(hashed))
+    return lax.optimization_barrier(jnp.stack(hashed))
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -77,11 +78,11 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     """As many keys: the i-th is the hash of i."""
     if prod(shape) >= 2**32:
         return threefry_prng_impl.split(key, shape)
-    return jax.lax.optimization_barrier(jnp.stack(_hashed(key, _places(shape)), axis=-1))
+    return lax.optimization_barrier(jnp.stack(_hashed(key, _places(shape)), axis=-1))
 
 
 def _places(shape: tuple[int, ...]) -> Array:
-    return jax.lax.iota(jnp.uint32, prod(shape)).reshape(shape)
+    return lax.iota(jnp.uint32, prod(shape)).reshape(shape)
 
 
 def _hashed(key: Array, number: Array) -> tuple[Array, Array]:
@@ -89,14 +90,25 @@ def _hashed(key: Array, number: Array) -> tuple[Array, Array]:
     return _threefry(key[0], key[1], jnp.zeros_like(number), number)
 
 
+# Written into a program once a shape, and called: a third less of a draw to trace and lower.
+@jax.jit
 def _threefry(key: Array, other: Array, first: Array, second: Array) -> tuple[Array, Array]:
     """Twenty rounds; after every four the words of the key in turn, and the count, are added."""
     keys = key, other, key ^ other ^ np.uint32(PARITY)
     first, second = first + keys[0], second + keys[1]
     for i in range(5):
-        for by in ROTATIONS[i % 2]:
-            first = first + second
-            second = first ^ ((second << np.uint32(by)) | (second >> np.uint32(32 - by)))
+        first, second = _rounds(first, second, ROTATIONS[i % 2])
         first = first + keys[(i + 1) % 3]
         second = second + keys[(i + 2) % 3] + np.uint32(i + 1)
+    return first, second
+
+
+@partial(jax.jit, static_argnums=2)
+def _rounds(first: Array, second: Array, rotations: tuple[int, ...]) -> tuple[Array, Array]:
+    """Rounds by these rotations of the second word to the left."""
+    for by in rotations:
+        first = lax.add(first, second)
+        left = lax.shift_left(second, np.uint32(by))
+        right = lax.shift_right_logical(second, np.uint32(32 - by))
+        second = lax.bitwise_xor(first, lax.bitwise_or(left, right))
     return first, second
