@@ -3,13 +3,12 @@
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import kkt_cases
 import numpy as np
 import scipy.optimize
 from cases import problem
 
-from jaxkkt import networks, single, training
+from jaxkkt import single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import certificate
 from jaxkkt.networks import Params
@@ -38,7 +37,7 @@ with jax.enable_x64(True):
 
 
 def scaled(params, c):
-    return Params(*(c * leaf for leaf in params))
+    return Params(*(c * leaf for leaf in kkt_cases.arrays(params)))
 
 
 def numbers(found):
@@ -83,7 +82,7 @@ def trained():
 def found():
     with jax.enable_x64(True):
         params, data = trained()
-        return certificate(params, *data, kink_tolerance=NEAR)
+        return jax.device_get(certificate(params, *data, kink_tolerance=NEAR))
 
 
 @cache
@@ -91,7 +90,9 @@ def untrained():
     """Labels are the network's own, after its output is moved by one neuron to have both signs."""
     with jax.enable_x64(True):
         params, data = problem(6, 4, 12)
-        params = Params(params.w.at[0].set(0), params.b.at[0].set(1), params.v.at[0].set(0))
-        outputs = jnp.sort(networks.apply(params, data.x))
-        params = params._replace(v=params.v.at[0].set(-(outputs[1] + outputs[2]) / 2))
-        return params, Dataset(data.x, jnp.sign(networks.apply(params, data.x)))
+    x, (w, b, v) = np.asarray(data.x), map(np.array, params)
+    w[0], b[0], v[0] = 0, 1, 0
+    outputs = np.sort(kkt_cases.margins(Params(w, b, v), x, np.ones(6)))
+    v[0] = -(outputs[1] + outputs[2]) / 2
+    params = Params(w, b, v)
+    return params, Dataset(x, np.sign(kkt_cases.margins(params, x, np.ones(6))))

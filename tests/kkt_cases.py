@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxkkt.networks import Params
@@ -80,7 +80,7 @@ def orthogonal(p, n, c):
 def network(directions, weights, signs):
     """u_j = sqrt(a_j) g_j, v_j = s_j sqrt(a_j)."""
     u = np.sqrt(weights)[:, None] * directions
-    return Params(*(jnp.asarray(part) for part in (u[:, :-1], u[:, -1], signs * np.sqrt(weights))))
+    return jax.device_put(Params(u[:, :-1], u[:, -1], signs * np.sqrt(weights)))
 
 
 def arrays(tree):
@@ -99,7 +99,7 @@ def margins(params, x, y):
 
 def at_margin_one(params, x, y):
     scale = 1 / np.sqrt(margins(params, x, y).min())
-    return Params(*(jnp.asarray(scale * leaf) for leaf in arrays(params)))
+    return Params(*(scale * leaf for leaf in arrays(params)))
 
 
 def gradients(params, x, y, slopes):
@@ -123,5 +123,4 @@ def disturbed(params, size, seed=0):
     noise = [rng.normal(size=leaf.shape) for leaf in params]
     theta = vector(params)
     scale = size * np.linalg.norm(theta) / np.linalg.norm(np.concatenate([*map(np.ravel, noise)]))
-    noise = [jnp.asarray(scale * e, a.dtype) for a, e in zip(params, noise, strict=True)]
-    return Params(*(a + e for a, e in zip(params, noise, strict=True)))
+    return Params(*(a + scale * e for a, e in zip(arrays(params), noise, strict=True)))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from certificate_cases import DERIVED, LOOSE, NEAR, ROOM, TIGHT, ZERO, direct, reference, scaled
 
-from jaxkkt import datasets, networks
-from jaxkkt.datasets import Dataset
+from jaxkkt import datasets
 from jaxkkt.kkt import CertificateStatus, certificate, multipliers
 from jaxkkt.networks import Params
 
@@ -36,6 +35,10 @@ def untrained():
 # --- closed forms ---
 
 
+# One class alone is refused where values can be looked at.
+traced = jax.jit(partial(certificate, budget=(1, 1)))
+
+
 @pytest.mark.parametrize(("ratio", "turn"), [(1.0, 0.0), (3.0, 0.0), (1.0, 0.7), (0.4, 0.7)])
 def test_one_neuron_on_one_sample(ratio, turn):
     """u = a g, v = b, cos(turn) = c between g and z = (x, 1), so that q = a b c |z| = 1.
@@ -50,10 +53,8 @@ def test_one_neuron_on_one_sample(ratio, turn):
     g = c * z / length + np.sin(turn) * across / np.linalg.norm(across)
     b = 1 / np.sqrt(ratio * c * length)
     a = ratio * b
-    params = Params(jnp.array(a * g[None, :2]), jnp.array(a * g[2:]), jnp.array([b]))
-    # One class alone is refused where values can be looked at.
-    certify = jax.jit(partial(certificate, budget=(1, 1)))
-    got = certify(params, jnp.array(z[None, :2]), jnp.ones(1))
+    params = Params(a * g[None, :2], a * g[2:], np.array([b]))
+    got = traced(params, z[None, :2], np.ones(1))
     squared = length**2 * (b**2 + a**2 * c**2)
     residual = np.sqrt(max(0, 1 - 4 / (squared * (a**2 + b**2))))
     assert got.status == CertificateStatus.CERTIFIED
@@ -102,7 +103,7 @@ def test_robust_network_of_vardi_is_no_kkt_point():
     lambda_j = 2/(d + 2) and residual^2 = 1 - 4 / ((d + 2)(2 + 4/d)) = 1 - 2d/(d + 2)^2. The
     neuron is out of balance by |u_j|^2 - v_j^2 = 4/d.
     """
-    params = Params(jnp.array(2 * VARDI / DIM), -jnp.ones(DIM), jnp.array(LABELS))
+    params = Params(2 * VARDI / DIM, -np.ones(DIM), LABELS)
     got = certificate(params, VARDI, LABELS, budget=(DIM, DIM))
     assert got.status == CertificateStatus.CERTIFIED
     assert got.kinks == 0
@@ -126,7 +127,7 @@ def test_larger_margin_network_of_vardi_is_no_kkt_point():
     1 + 1/d - 4 lambda + (d + 1 + r_j) lambda^2: lambda_j = 2/(d + 1 + r_j), and
     1 + 1/d - 4/(d + 1 + r_j) is left. No slope meets its bound of 1.
     """
-    params = Params(jnp.array(VARDI / DIM), jnp.zeros(DIM), jnp.array(LABELS))
+    params = Params(VARDI / DIM, np.zeros(DIM), LABELS)
     got = certificate(params, VARDI, LABELS, budget=(DIM, DIM), trained=("w", "b", "v"))
     assert got.status == CertificateStatus.CERTIFIED
     assert got.kinks == DIM * (DIM - 1)
@@ -164,7 +165,8 @@ def test_residuals_equal_those_of_nnls(trained, found):
 def test_slopes_are_those_of_relu_away_from_kinks(trained, found):
     params, data = trained
     at = kkt_cases.kinked(params, data.x, NEAR)
-    active = np.asarray(networks.preactivations(params, jnp.asarray(data.x))) > 0
+    w, b, _ = kkt_cases.arrays(params)
+    active = data.x @ w.T + b > 0
     np.testing.assert_array_equal(found.one_sided.slopes, active)
     np.testing.assert_array_equal(np.asarray(found.clarke.slopes)[~at], active[~at])
     free = np.asarray(found.clarke.slopes)[at]
@@ -201,8 +203,8 @@ def test_where_nothing_bounds_the_residual_the_gap_is_infinite(untrained):
 
 def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
     theta = kkt_cases.at_margin_one(trained[0], *trained[1])
-    data = datasets.pad(Dataset(*map(jnp.asarray, trained[1])), 9, 4)
-    got = np.asarray(jax.jit(multipliers)(theta, *data))
+    padded = jax.jit(lambda theta, data: multipliers(theta, *datasets.pad(data, 9, 4)))
+    got = np.asarray(padded(theta, trained[1]))
     np.testing.assert_allclose(got[:6], found.one_sided.multipliers, rtol=LOOSE, atol=LOOSE)
     np.testing.assert_array_equal(got[6:], 0)
 
@@ -260,9 +262,9 @@ def test_an_untrained_network_is_far_from_a_kkt_point(untrained):
 
 def test_lists_are_as_good_as_arrays(unchecked):
     case = DERIVED["acute"]
-    expected = certificate(case.params, case.x, case.y)
+    expected = certificate(case.params, case.x, case.y, budget=(2, 1))
     labels = [int(label) for label in case.y]
-    got = certificate(case.params, np.asarray(case.x).tolist(), labels)
+    got = certificate(case.params, case.x.tolist(), labels, budget=(2, 1))
     jax.tree.map(np.testing.assert_array_equal, got, expected)
     with pytest.raises(ValueError, match="x must be an array, or lists of numbers that make one"):
         certificate(case.params, [[1.0, 2.0, 3.0], [4.0]], labels)

@@ -38,7 +38,7 @@ def untrained():
 def test_permuted_samples_and_neurons(trained, found):
     params, data = trained
     order, neurons = np.array([3, 0, 5, 1, 4, 2]), np.random.default_rng(0).permutation(12)
-    shuffled = Params(*(leaf[neurons] for leaf in params))
+    shuffled = Params(*(np.asarray(leaf)[neurons] for leaf in params))
     got = certificate(shuffled, data.x[order], data.y[order], kink_tolerance=NEAR)
     assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
     np.testing.assert_allclose(got.balance, found.balance[neurons], rtol=1e-9, atol=TIGHT)
@@ -50,7 +50,7 @@ def test_permuted_samples_and_neurons(trained, found):
 def test_inputs_rotated_with_the_weights(trained, found):
     params, data = trained
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0]
-    turned = params._replace(w=params.w @ turn)
+    turned = params._replace(w=np.asarray(params.w) @ turn)
     got = certificate(turned, data.x @ turn, data.y, kink_tolerance=NEAR)
     assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
     np.testing.assert_allclose(got.balance, found.balance, rtol=1e-9, atol=TIGHT)
@@ -69,16 +69,20 @@ def test_rescaled_parameters(trained, found, c):
 
 def test_flipped_labels_with_flipped_outputs(trained, found):
     params, data = trained
-    got = certificate(params._replace(v=-params.v), data.x, -data.y, kink_tolerance=NEAR)
+    flipped = params._replace(v=-np.asarray(params.v))
+    got = certificate(flipped, data.x, -data.y, kink_tolerance=NEAR)
     assert_close(numbers(got), numbers(found), rtol=1e-9, atol=TIGHT)
 
 
 def test_padding_is_inert(trained, found):
     params, data = trained
-    wide = networks.pad(params, 16, 7)
-    padded = datasets.pad(Dataset(*map(jnp.asarray, data)), 9, 7)
-    certify = jax.jit(partial(certificate, kink_tolerance=NEAR, budget=ROOM))
-    got = certify(wide, *padded)
+
+    @jax.jit
+    def padded(params, data):
+        wide, more = networks.pad(params, 16, 7), datasets.pad(data, 9, 7)
+        return certificate(wide, *more, kink_tolerance=NEAR, budget=ROOM)
+
+    got = jax.device_get(padded(params, data))
     assert got.status == CertificateStatus.CERTIFIED
     # Padded samples take part in the steps of the solver, whose answers then agree to its own
     # error: 1e-15 of |theta|^2 in residuals of 0.1 and more; multipliers and slackness to its root.
@@ -107,7 +111,8 @@ def test_repeated_samples_share_their_multipliers(trained):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
     alone = Dataset(np.delete(x, 3, 0), np.delete(y, 3))
     at = kkt_cases.kinked(params, alone.x, NEAR)
-    np.testing.assert_allclose(got.clarke.residual**2, reference(params, alone, at), rtol=1e-9)
+    squared = float(got.clarke.residual) ** 2
+    np.testing.assert_allclose(squared, reference(params, alone, at), rtol=1e-9)
 
 
 # --- transformations and precision ---

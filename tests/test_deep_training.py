@@ -31,7 +31,7 @@ def normalized_margin(params, data):
 def test_each_level_is_what_training_to_it_returns(representation):
     params, data = problem(**SMALL)
     protocol = replace(FLOW, representation=representation)
-    through = single.train_through(params, *data, LEVELS, protocol)
+    through = jax.device_get(single.train_through(params, *data, LEVELS, protocol))
     assert len(set(through.steps.tolist())) == 3
     for i, level in enumerate(LEVELS):
         alone = single.train(params, *data, replace(protocol, target_log_loss=level))
@@ -51,7 +51,7 @@ def test_other_optimizers_and_mini_batches_pass_levels_undisturbed(optimizer, ba
     protocol = Protocol(optimizer, batch_size=batch_size, max_steps=20_000)
     levels = (1.0, 0.3, -0.7)
     with jax.numpy_dtype_promotion("standard"):
-        through = single.train_through(params, *data, levels, protocol, key)
+        through = jax.device_get(single.train_through(params, *data, levels, protocol, key))
         for i, level in enumerate(levels):
             target = replace(protocol, target_log_loss=level)
             alone = single.train(params, *data, target, key)

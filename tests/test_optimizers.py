@@ -15,7 +15,7 @@ SCALES = (1.0, 0.1, 0.01, 1e-3, 1e-6)
 NAN, INF = float("nan"), float("inf")
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def problem(scale=1.0):
     data = datasets.gaussian(jax.random.key(0), 5, 3)
     return networks.torch_linear(jax.random.key(1), 6, 3, scale), data
@@ -89,28 +89,29 @@ def at_delta(optimizer, gradient, delta):
     update = jax.jit(partial(optimizer.update, log_loss=jnp.zeros(()), squared_norm=jnp.ones(())))
     state = optimizer.init(gradient)
     while int(state.stage) or float(state.h) < delta / 4.01:
-        _, state = update(jnp.zeros_like(gradient), state)
+        _, state = update(np.zeros_like(gradient), state)
     return state
+
+
+@jax.jit
+def shortfall(delta, params, data):
+    """The share of its size by which a flow step does not lower the log loss."""
+    optimizer = optimizers.log_loss_time(delta)
+    here = representations.gradient(params, data, losses.exponential)
+    state = optimizer.init(params)._replace(h=delta, steps=1, last_log_loss=here.log_loss)
+    updates, _ = optimizer.update(
+        here.gradient, state, log_loss=here.log_loss, squared_norm=here.squared_norm
+    )
+    moved = optax.apply_updates(params, updates)
+    after, _ = losses.log_loss(networks.margins(moved, *data))
+    return 1 - (here.log_loss - after) / delta
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("scale", [0.5, 4.0])
 def test_a_flow_step_lowers_the_log_loss_by_its_size(scale):
-    params, data = problem(scale)
-
-    @partial(jax.jit, static_argnums=0)
-    def shortfall(delta):
-        optimizer = optimizers.log_loss_time(delta)
-        here = representations.gradient(params, data, losses.exponential)
-        state = optimizer.init(params)._replace(h=delta, steps=1, last_log_loss=here.log_loss)
-        updates, _ = optimizer.update(
-            here.gradient, state, log_loss=here.log_loss, squared_norm=here.squared_norm
-        )
-        moved = optax.apply_updates(params, updates)
-        after, _ = losses.log_loss(networks.margins(moved, *data))
-        return 1 - (here.log_loss - after) / delta
-
-    coarse, fine = float(shortfall(2e-5)), float(shortfall(1e-5))
+    start = problem(scale)
+    coarse, fine = (float(shortfall(delta, *start)) for delta in (2e-5, 1e-5))
     assert abs(fine) < 1e-3
     assert fine != 0
     np.testing.assert_allclose(coarse / fine, 2, rtol=0.01)  # an error of second order in h
@@ -122,12 +123,12 @@ def test_a_step_damps_linear_modes_by_the_polynomial_of_its_method(h):
     stiffest = 20.0
     rates = np.linspace(0.5, stiffest, 40)
     optimizer = optimizers.log_loss_time(h, h, stiffest)
-    position, state = jnp.ones(40), at_delta(optimizer, jnp.ones(40), h)
+    position, state = np.ones(40), at_delta(optimizer, np.ones(40), h)
     update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
     n = {0.02: 1, 0.07: 1, 0.25: 2, 0.6: 3, 1.7: 5, 4.5: 8}[h]
     for stage in range(n):
-        updates, state = update(rates * position, state, log_loss=jnp.asarray(-h * stage))
-        position = position + updates
+        updates, state = update(rates * position, state, log_loss=np.asarray(-h * stage))
+        position = position + np.asarray(updates)
         assert int(state.stage) == (stage + 1) % n
     w0 = 1 + 0.5 / n**2
     theta = np.arccosh(w0)
@@ -145,21 +146,22 @@ def test_a_step_damps_linear_modes_by_the_polynomial_of_its_method(h):
 
 @pytest.mark.usefixtures("float64")
 def test_the_start_follows_the_path_of_the_flow():
-    rates = jnp.array([1.0, 3.0])
+    rates = np.array([1.0, 3.0])
 
     def error(h):
         """Of x_2 = x_1^3, the path from (1, 1) of the flow along -(x_1, 3 x_2)."""
         optimizer = optimizers.log_loss_time(h, h, stiffness=1e-3, proportion=1e-6)
-        x, state = jnp.ones(2), at_delta(optimizer, jnp.ones(2), h)
+        x, state = np.ones(2), at_delta(optimizer, np.ones(2), h)
         update = jax.jit(optimizer.update)
         for i in range(round(1 / h)):
             g = rates * x
-            updates, state = update(g, state, log_loss=-i * h, squared_norm=jnp.vdot(g, g))
-            x = x + updates
+            updates, state = update(g, state, log_loss=-i * h, squared_norm=g @ g)
+            x = x + np.asarray(updates)
         return float(x[1] - x[0] ** 3)
 
-    assert 1e-6 < abs(error(0.001)) < 1e-3
-    assert error(0.002) / error(0.001) == pytest.approx(2, rel=0.05)  # of first order
+    coarse, fine = error(0.002), error(0.001)
+    assert 1e-6 < abs(fine) < 1e-3
+    assert coarse / fine == pytest.approx(2, rel=0.05)  # of first order
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.002])
@@ -266,33 +268,32 @@ def chebyshev(n, damping=0.5):
 )
 def test_coefficients_are_those_of_the_chebyshev_recurrence(dtype, tolerance):
     every_stage = jax.jit(jax.vmap(lambda n, j: optimizers._coefficients(n, j, dtype), (None, 0)))
-    stages = jnp.arange(64, dtype=jnp.int32)
+    stages = np.arange(64, dtype=np.int32)
     for n in range(1, 65):
         momenta, shares, _ = chebyshev(n)
-        got = every_stage(jnp.int32(n), stages)
+        got = jax.device_get(every_stage(np.int32(n), stages))
         assert got[0].dtype == got[1].dtype == dtype
         np.testing.assert_allclose(got[0][:n], momenta, atol=tolerance)
         np.testing.assert_allclose(got[1][:n], shares, rtol=tolerance)
-    momenta, shares = every_stage(jnp.int32(1), stages[:1])
-    assert (*momenta.tolist(), *shares.tolist()) == pytest.approx(
-        (0.0, 1.0), abs=tolerance
-    )  # Euler
+    momenta, shares = jax.device_get(every_stage(np.int32(1), stages))
+    assert (momenta[0], shares[0]) == pytest.approx((0.0, 1.0), abs=tolerance)  # Euler
 
 
 @pytest.mark.usefixtures("float64")
 def test_a_step_takes_the_fewest_stable_gradients():
+    fewest = jax.jit(optimizers._fewest_gradients)
     for n in range(1, 65):
         stable = chebyshev(n)[2]
         np.testing.assert_allclose(optimizers._stable_up_to(n), 0.93 * stable, rtol=1e-11)
-        around = 0.93 * stable * jnp.array([1 - 0.002, 1 + 1e-4])
-        assert optimizers._fewest_gradients(around).tolist() == [n, n + 1]
-    assert optimizers._fewest_gradients(jnp.array([0.0, 1.54, 1.56])).tolist() == [1, 1, 2]
+        around = 0.93 * stable * np.array([1 - 0.002, 1 + 1e-4])
+        assert fewest(around).tolist() == [n, n + 1]
+    assert fewest(np.array([0.0, 1.54, 1.56])).tolist() == [1, 1, 2]
 
 
 def steps_of(optimizer, shares, delta=0.01, first=2.0):
     """Size, gradients and fall so far of the steps that realize these shares of their size, from
     the first of size delta on."""
-    gradient = jnp.array([3.0, -4.0])
+    gradient = np.array([3, -4], np.float32)
     update = jax.jit(partial(optimizer.update, gradient, squared_norm=jnp.float32(25)))
     state, log_loss, steps = at_delta(optimizer, gradient, delta), first, []
     state = state._replace(first_log_loss=jnp.float32(first), scale=jnp.float32(25))
@@ -341,15 +342,15 @@ def test_steps_grow_in_proportion_once_that_is_more_than_the_largest():
 
 @pytest.mark.usefixtures("float64")
 def test_deep_steps_damp_every_mode_of_a_stiff_linear_problem():
-    rates = jnp.asarray(np.geomspace(1e-5, 20.0, 50))
+    rates = np.geomspace(1e-5, 20.0, 50)
     optimizer = optimizers.log_loss_time(stiffness=20.0)
     update = jax.jit(partial(optimizer.update, squared_norm=jnp.ones(())))
-    position, state, s, sizes = jnp.ones(50), optimizer.init(jnp.ones(50)), 0.0, []
+    position, state, s, sizes = np.ones(50), optimizer.init(np.ones(50)), 0.0, []
     while s < 3e3:
         before, h = position, 0.0
         for _ in range(2 * 64):
-            updates, state = update(rates * position, state, log_loss=jnp.asarray(-s))
-            position, h = position + updates, float(state.h)
+            updates, state = update(rates * position, state, log_loss=np.asarray(-s))
+            position, h = position + np.asarray(updates), float(state.h)
             if int(state.stage) == 0:
                 break
         assert np.all(np.abs(position) <= np.abs(before))

@@ -41,8 +41,8 @@ def test_neurons_without_an_output_have_no_sign_and_stay_zero(case):
 def test_permuted_samples_and_neurons(wide):
     rng = np.random.default_rng(0)
     order, neurons = rng.permutation(12), rng.permutation(40)
-    shuffled = Params(*(leaf[neurons] for leaf in wide.before))
-    got = polish(shuffled, wide.data.x[order], wide.data.y[order])
+    shuffled = Params(*(np.asarray(leaf)[neurons] for leaf in wide.before))
+    got = polish(shuffled, *(np.asarray(array)[order] for array in wide.data))
     assert got.status == PolishStatus.POLISHED
     np.testing.assert_allclose(got.normalized_margin, wide.polished.normalized_margin, rtol=NEAR)
     np.testing.assert_allclose(merged(got.params), merged(wide.polished.params), atol=ROOT)
@@ -50,17 +50,18 @@ def test_permuted_samples_and_neurons(wide):
 
 @pytest.mark.parametrize("c", [50.0, 1e-3])
 def test_rescaled_parameters(wide, c):
-    got = polish(Params(*(c * leaf for leaf in wide.before)), *wide.data)
+    got = polish(Params(*(c * np.asarray(leaf) for leaf in wide.before)), *wide.data)
     for leaf, before in zip(got.params, wide.polished.params, strict=True):
         np.testing.assert_allclose(leaf, before, atol=ROOT)
     np.testing.assert_allclose(got.angle, wide.polished.angle, rtol=ROOT)
 
 
 def test_inputs_rotated_with_the_weights(wide):
-    turn = jnp.asarray(np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0])
-    got = polish(wide.before._replace(w=wide.before.w @ turn), wide.data.x @ turn, wide.data.y)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0]
+    w, x = np.asarray(wide.before.w), np.asarray(wide.data.x)
+    got = polish(wide.before._replace(w=w @ turn), x @ turn, wide.data.y)
     np.testing.assert_allclose(got.normalized_margin, wide.polished.normalized_margin, rtol=NEAR)
-    np.testing.assert_allclose(got.params.w @ turn.T, wide.polished.params.w, atol=ROOT)
+    np.testing.assert_allclose(np.asarray(got.params.w) @ turn.T, wide.polished.params.w, atol=ROOT)
 
 
 @pytest.mark.slow

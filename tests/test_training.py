@@ -17,7 +17,6 @@ from jaxkkt import (
     single,
     training,
 )
-from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
 from jaxkkt.specs.optimizers import Descent, Flow, PaperSchedule
@@ -27,6 +26,11 @@ FLOW = optimizers.log_loss_time(0.05)
 DESCENT = optimizers.loss_scaled(0.05)
 CAPPED = Protocol(DESCENT, max_steps=150)
 SEEDS = 5
+
+
+@jax.jit
+def log_loss_of(params, data):
+    return losses.log_loss(networks.margins(params, *data))[0]
 
 
 def loop(params, data, loss, learning_rate, steps):
@@ -67,7 +71,7 @@ def test_descent_matches_a_plain_loop(loss):
     assert_close(got.params, expected, atol=1e-4)
 
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), start)
+        wide = jax.tree.map(lambda a: np.asarray(a, np.float64), start)
         got64 = single.train(wide[0], *wide[1], protocol)
         assert got64.params.w.dtype == got64.log_loss.dtype == jnp.float64
         np.testing.assert_allclose(got64.log_loss, log_loss, rtol=1e-12)
@@ -78,7 +82,7 @@ def test_float64_agrees_with_float32():
     start, protocol = problem(), Protocol(DESCENT, target_log_loss=-2.0)
     narrow = single.train(*flat(start), protocol)
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), start)
+        wide = jax.tree.map(lambda a: np.asarray(a, np.float64), start)
         result = single.train(*flat(wide), protocol)
     assert result.params.w.dtype == result.log_loss.dtype == np.float64
     assert narrow.params.w.dtype == narrow.log_loss.dtype == np.float32
@@ -90,17 +94,14 @@ def test_float64_agrees_with_float32():
 
 @pytest.mark.usefixtures("float64")
 def test_vmapped_equals_looped():
-    problems = [problem(seed=seed) for seed in range(SEEDS)]
+    problems = [jax.tree.map(np.array, problem(seed=seed)) for seed in range(SEEDS)]
     # One run without a live neuron, and one whose points cannot be told apart.
-    params, data = problems[1]
-    problems[1] = (params._replace(b=params.b - 100), data)
-    params, data = problems[3]
-    problems[3] = (
-        params,
-        Dataset(data.x.at[1].set(data.x[0]), data.y.at[:2].set(jnp.array([1.0, -1.0]))),
-    )
+    problems[1][0].b[:] -= 100
+    x, y = problems[3][1]
+    x[1], y[:2] = x[0], [1, -1]
     protocol = Protocol(optimizers.loss_scaled(0.02), target_log_loss=-2.0, max_steps=400)
-    batch = train_lanes(*stacked(*problems), protocol)
+    together = jax.tree.map(lambda *leaves: np.stack(leaves), *problems)
+    batch = jax.device_get(train_lanes(*together, protocol))
     solo = [single.train(params, *data, protocol) for params, data in problems]
     assert batch.status.tolist() == [int(r.status) for r in solo]
     assert set(batch.status.tolist()) == {
@@ -121,7 +122,7 @@ def test_result_is_where_the_stopping_rule_was_met():
     result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     assert result.log_loss <= -5
-    at_end, _ = losses.log_loss(networks.margins(result.params, *data))
+    at_end = log_loss_of(result.params, data)
     np.testing.assert_allclose(result.log_loss, at_end, rtol=1e-5)
     # One step fewer is not enough.
     before = single.train(
@@ -173,8 +174,11 @@ def test_padded_equals_solo(representation, batch_size):
     def train(params, x, y):
         return single.train(params, x, y, protocol, jax.random.key(2))
 
-    solo = train(params, *data)
-    padded = train(networks.pad(params, k + 3, d + 2), *datasets.pad(data, m + 5, d + 2))
+    @jax.jit
+    def wide(params, data):
+        return networks.pad(params, k + 3, d + 2), *datasets.pad(data, m + 5, d + 2)
+
+    solo, padded = jax.device_get((train(params, *data), train(*wide(params, data))))
     assert solo.steps > 20
     assert (
         (padded.steps, padded.status)
@@ -266,7 +270,7 @@ def test_optimizers_of_optax_plug_in(optimizer):
         result = single.train(params, *data, protocol)
     assert result.status == Status.CONVERGED
     assert 10 < result.steps < 3000
-    at_end, _ = losses.log_loss(networks.margins(result.params, *data))
+    at_end = log_loss_of(result.params, data)
     np.testing.assert_allclose(result.log_loss, at_end, rtol=1e-5)
 
 
@@ -330,12 +334,13 @@ def test_protocol_refuses(unchecked, settings, message):
 
 
 def test_train_refuses_what_does_not_fit(unchecked):
-    params, (x, y) = problem()
-    bad_x = x.at[3, 1].set(jnp.nan)
+    params, (x, y) = jax.device_get(problem())
+    bad_x = x.copy()
+    bad_x[3, 1] = np.nan
     for arguments, message in [
         ((params, x[:, :3], y), r"inputs of dimension 3 needs w \(k, 3\).*got w \(12, 4\)"),
         ((params, x, y[:5]), r"one label per sample, shape \(6,\), got \(5,\)"),
-        ((params, x, jnp.abs(y)), "both labels must occur"),
+        ((params, x, np.abs(y)), "both labels must occur"),
         ((params, x, 2 * y), "labels must be -1 or 1"),
         ((params, bad_x, y), "x must be finite, but 1 rows hold NaN or inf, first row 3"),
         ((params, np.asarray(x, np.float64), y), "x is float64, which JAX would round"),
