@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import normal
 from rays import EPS, classified, line, on_line, outputs64, reference, rounding
 
 from jaxkkt import datasets, networks, perturbations, single, training
@@ -67,13 +68,14 @@ def test_monotone_only_up_to_the_bracket():
 
 
 def test_unchosen_samples_have_sizes_but_no_say():
-    params, x, y, u, chosen = classified(2)
+    params, x, y, u, chosen = jax.tree.map(np.asarray, classified(2))
     flips = flip_sizes_exact(params, x, y, u, chosen)
-    assert len(set(flips.sizes.tolist())) > 2
+    sizes = flips.sizes.tolist()
+    assert len(set(sizes)) > 2
     for i in range(y.size):
-        alone = flip_sizes_exact(params, x, y, u, jnp.arange(y.size) == i)
+        alone = flip_sizes_exact(params, x, y, u, np.arange(y.size) == i)
         np.testing.assert_array_equal(alone.sizes, flips.sizes)
-        assert alone.size == flips.sizes[i]
+        assert float(alone.size) == sizes[i]
 
 
 @pytest.mark.slow
@@ -106,8 +108,8 @@ def test_random_networks_against_float64():
 
 
 def test_exact_against_a_fine_grid():
-    params, x, y, u, chosen = classified(5)
-    bracket = 4 * float(jnp.linalg.norm(x, axis=1).max())
+    params, x, y, u, chosen = jax.tree.map(np.asarray, classified(5))
+    bracket = 4 * float(np.linalg.norm(x, axis=1).max())
     flips = flip_sizes_exact(params, x, y, u, chosen)
     grid, spacing = np.linspace(0, bracket, 20_001, retstep=True)
     flipped = outputs64(params, x, y, u, grid) < 0
@@ -129,11 +131,21 @@ def test_exact_against_a_fine_grid():
 )
 def trained(request):
     d, m, k = request.param
-    x, y = datasets.sphere(jax.random.key(d), m, d)
-    run = single.train(networks.torch_linear(jax.random.key(k), k, d), x, y)
+
+    @jax.jit
+    def drawn():
+        params = networks.torch_linear(jax.random.key(k), k, d)
+        return params, *datasets.sphere(jax.random.key(d), m, d)
+
+    @jax.jit
+    def attacked(params, x, y):
+        chosen = perturbations.on_margin(networks.margins(params, x, y))
+        return params, x, y, perturbations.universal_direction(x, y, chosen), chosen
+
+    params, x, y = drawn()
+    run = single.train(params, x, y)
     assert run.status == training.Status.CONVERGED
-    chosen = perturbations.on_margin(networks.margins(run.params, x, y))
-    return run.params, x, y, perturbations.universal_direction(x, y, chosen), chosen
+    return attacked(run.params, x, y)
 
 
 def test_bisection_equals_exact_on_trained_networks(trained):
@@ -141,8 +153,8 @@ def test_bisection_equals_exact_on_trained_networks(trained):
     assert exact.monotone
     assert exact.status == bisected.status == FlipStatus.FLIPPED
     assert float(bisected.size) == pytest.approx(float(exact.size), rel=1e-5)
-    params, x, y, u, chosen = trained
-    assert float(exact.size) == float(exact.sizes[chosen].max())
+    params, x, y, u, chosen = jax.tree.map(np.asarray, trained)
+    assert float(exact.size) == np.asarray(exact.sizes)[chosen].max()
     # Beyond the size all are flipped, before it they are not; in float64, so no rounding in it.
     around = outputs64(params, x, y, u, float(exact.size) * np.array([1 - 1e-5, 1 + 1e-5]))
     assert around[0, chosen].max() > 0 > around[1, chosen].max()
@@ -153,7 +165,7 @@ def test_exact_sizes_of_trained_networks_against_float64(trained):
     flips = flip_sizes_exact(*trained, bracket=20.0)
     some = slice(0, 25)
     sizes = reference(params, x[some], y[some], u, chosen[some], 20.0)[0]
-    error = np.abs(flips.sizes[some] - sizes)
+    error = np.abs(np.asarray(flips.sizes)[some] - sizes)
     assert np.all(error <= rounding(params, x[some], y[some], u, sizes))
     assert np.all(error <= 1e-5 * sizes)
 
@@ -171,14 +183,14 @@ def assert_same(a, b, tolerance):
 @pytest.fixture(params=[0, 5, 12])
 def case(request):
     """A classified network, its flips, and how far rounding alone may move them."""
-    params, x, y, u, chosen = classified(request.param)
-    flips = flip_sizes_exact(params, x, y, u, chosen)
+    params, x, y, u, chosen = jax.tree.map(np.asarray, classified(request.param))
+    flips = jax.tree.map(np.asarray, flip_sizes_exact(params, x, y, u, chosen))
     tolerance = 0.0
     for sizes in (flips.sizes, flips.unflips):
         c = np.where(np.isfinite(sizes), sizes, 1.0)
         bound = rounding(params, x, y, u, c)
         tolerance = max(tolerance, 2 * bound[np.isfinite(sizes)].max(initial=0))
-    assert jnp.isfinite(flips.sizes).sum() >= 2
+    assert np.isfinite(flips.sizes).sum() >= 2
     assert tolerance < 1e-3
     return params, x, y, u, chosen, flips, tolerance
 
@@ -197,15 +209,14 @@ def test_permuted_neurons_and_samples(case):
 def test_inputs_rotated_with_the_weights(case):
     params, x, y, u, chosen, flips, tolerance = case
     q = np.linalg.qr(np.random.default_rng(2).normal(size=(x.shape[1],) * 2))[0].astype(np.float32)
-    w, x, u = (np.asarray(rows) @ q for rows in (params.w, x, u))  # not in an accelerator's TF32
-    rotated = flip_sizes_exact(params._replace(w=jnp.asarray(w)), x, y, u, chosen)
+    rotated = flip_sizes_exact(params._replace(w=params.w @ q), x @ q, y, u @ q, chosen)
     assert_same(rotated, flips, 4 * tolerance)  # the weights themselves are rounded again
 
 
 @pytest.mark.parametrize("scale", [4.0, 1 / 3])
 def test_rescaled_parameters(case, scale):
     params, x, y, u, chosen, flips, tolerance = case
-    scaled = Params(*(p * scale for p in params))
+    scaled = Params(*(p * np.float32(scale) for p in params))
     assert_same(flip_sizes_exact(scaled, x, y, u, chosen), flips, tolerance)
 
 
@@ -221,13 +232,13 @@ def test_flipped_labels_with_flipped_outputs(case):
 def test_padding_is_inert(case):
     params, x, y, u, chosen, flips, tolerance = case
     (m, d), k = x.shape, params.v.size
-    data = datasets.pad(datasets.Dataset(x, y), m + 3, d + 2)
-    wide = networks.pad(params, k + 24, d + 2)
-    everybody = jnp.concatenate([chosen, jnp.ones(3, bool)])  # padded samples chosen by mistake
-    arguments = (wide, *data, jnp.pad(u, (0, 2)), everybody)
-    padded = flip_sizes_exact(*arguments)
-    assert jnp.isnan(padded.sizes[m:]).all()
-    assert jnp.isnan(padded.unflips[m:]).all()
+    data = jax.jit(lambda data: datasets.pad(data, m + 3, d + 2))(datasets.Dataset(x, y))
+    wide = jax.jit(lambda params: networks.pad(params, k + 24, d + 2))(params)
+    everybody = np.append(chosen, [True] * 3)  # padded samples chosen by mistake
+    arguments = (wide, *data, np.pad(u, (0, 2)), everybody)
+    padded = jax.tree.map(np.asarray, flip_sizes_exact(*arguments))
+    assert np.isnan(padded.sizes[m:]).all()
+    assert np.isnan(padded.unflips[m:]).all()
     cut = padded._replace(sizes=padded.sizes[:m], unflips=padded.unflips[:m])
     assert_same(cut, flips, tolerance)
     bisected = flip_size_bisection(params, x, y, u, chosen)
@@ -241,6 +252,7 @@ def test_blocks_of_samples_change_nothing(case, monkeypatch):
     monkeypatch.setattr(
         perturbations.universal, "BLOCK_ELEMENTS", 4 * params.v.size
     )  # 4 + 4 + 1 samples
+    x = jnp.asarray(x)
     arguments = (params, x, y, u, chosen, perturbations.universal._bracket(x, None))
 
     def anew(*arguments):  # JAX would reuse the trace of the function itself
@@ -264,14 +276,14 @@ def test_rays_that_stay_negative_for_certain_do():
     """Rays of random neurons: of those that are told to stay below 0 from their first flip on none
     is above 0 again, and of those that stay most are told."""
     n, k, bracket = 2000, 12, 6.0
-    keys = jax.random.split(jax.random.key(5), 4)
-    signs = jnp.sign(jax.random.normal(keys[0], (n,)))
-    weight = jax.random.normal(keys[1], (k,)).at[0].set(2.0)
-    pre, slope = jax.random.normal(keys[2], (n, k)), jax.random.normal(keys[3], (n, k))
-    signs = jnp.where(signs * (jnp.maximum(pre, 0) @ weight) < 0, -signs, signs)
+    signs = np.sign(normal(0, n))
+    weight = np.array(normal(1, k))
+    weight[0] = 2
+    pre, slope = normal(2, n, k), normal(3, n, k)
+    signs = np.where(signs * (np.maximum(pre, 0) @ weight) < 0, -signs, signs)
     along = rays.Ray(pre, slope, signs[:, None] * weight[None])
-    brackets = jnp.full(n, bracket)
-    flips, unflips = jax.jit(jax.vmap(rays.first_flip))(along, jnp.zeros(n), brackets)
+    zeros, brackets = np.zeros(n, np.float32), np.full(n, bracket, np.float32)
+    flips, unflips = jax.jit(jax.vmap(rays.first_flip))(along, zeros, brackets)
     told = jax.jit(rays.stay_negative)(pre, slope, weight, signs, flips, brackets)
     stays = np.isinf(unflips) & np.isfinite(flips)
     assert stays.sum() > 100
@@ -283,12 +295,13 @@ def test_rays_that_stay_negative_for_certain_do():
 def test_a_rise_after_the_flip_is_not_overlooked():
     """1 - c + 3 relu(c - 2) - 4 relu(c - 2.75): above 0 between 2.5 and 3.125, at 4 below."""
     neurons = [(1.0, 0.0, 1.0), (0.0, 1.0, -1.0), (-2.0, 1.0, 3.0), (-2.75, 1.0, -4.0)]
-    pre, slope, weight = (jnp.array(column, jnp.float32) for column in zip(*neurons, strict=True))
-    one = jnp.ones(1)
+    pre, slope, weight = np.array(neurons, np.float32).T
+    one = np.ones(1, np.float32)
+    stay_negative = jax.jit(rays.stay_negative)
 
     def stay(bracket):
-        found = rays.stay_negative(pre[None], slope[None], weight, one, one, bracket * one)
-        return bool(found[0])
+        told = stay_negative(pre[None], slope[None], weight, one, one, np.float32(bracket) * one)
+        return told.item()
 
     assert stay(1.9)
     assert stay(2.4)

@@ -36,9 +36,13 @@ def angle(a, b):
     return 2 * np.arcsin(np.linalg.norm(direction(a) - direction(b)) / 2)
 
 
+margins = jax.jit(networks.margins)
+
+
+@jax.jit
 def normalized_margin(params, data):
     q = networks.margins(params, *data)
-    return float(jnp.min(jnp.where(data.y != 0, q, jnp.inf)) / networks.squared_norm(params))
+    return jnp.min(jnp.where(data.y != 0, q, jnp.inf)) / networks.squared_norm(params)
 
 
 @pytest.mark.slow
@@ -78,22 +82,22 @@ def test_two_opposite_points_end_at_their_closed_form():
     # With |x| = 1 the points (x, 1) and (-x, 1) are orthogonal, of squared norm 2. Each neuron
     # serves one of them, w_j = lambda |v_j| x_i, b_j = lambda |v_j|, |v_j| = lambda (w_j . x_i +
     # b_j) = 2 lambda^2 |v_j|: lambda^2 = 1/2, and each point costs a squared norm of sqrt(2).
-    x = jnp.array([[0.6, 0.8, 0.0], [-0.6, -0.8, 0.0]])
-    data = Dataset(x, jnp.array([1.0, -1.0]))
-    start = networks.torch_linear(jax.random.key(3), 10, 3)
+    x = np.array([[0.6, 0.8, 0.0], [-0.6, -0.8, 0.0]])
+    data = Dataset(x, np.array([1.0, -1.0]))
+    start = jax.jit(lambda: networks.torch_linear(jax.random.key(3), 10, 3))()
     run = single.train(start, *data, Protocol(optimizers.log_loss_time(), target_log_loss=-40.0))
     trace = follow_flow(run.params, *data, float(run.log_loss), (-1e8, -1e16, -1e24), 0.1)
     assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 3
     np.testing.assert_allclose(trace.multipliers[-1], [0.5**0.5] * 2, rtol=1e-5)
-    end = lane(trace.params, -1)
-    np.testing.assert_allclose(networks.margins(end, *data), 1, rtol=3e-6)
+    there = jax.tree.map(np.asarray, trace.params)
+    before, end = lane(there, 1), lane(there, -1)
+    np.testing.assert_allclose(margins(end, *data), 1, rtol=3e-6)
     np.testing.assert_allclose(normalized_margin(end, data), 8**-0.5, rtol=1e-5)
     # What does not point at a sample fades as exp(-t/2): a factor of 1e-4 from level to level.
-    serves = jnp.where(end.v > 0, 1.0, -1.0)
-    aligned = end.b[:, None] * serves[:, None] * x[0][None]
+    serves = np.where(end.v > 0, 1.0, -1.0)
+    aligned = end.b[:, None] * serves[:, None] * x[0]
     np.testing.assert_allclose(end.w, aligned, atol=1e-9)
-    before = lane(trace.params, 1)
-    off = jnp.abs(before.w[:, 2]).max()
+    off = np.abs(before.w[:, 2]).max()
     assert off > 1e-9 or off == 0
 
 
@@ -106,7 +110,7 @@ def test_the_result_is_scaled_and_its_parts_agree():
     assert trace.slopes.shape == (2, 6, 40)
     for i in range(2):
         here = lane(trace.params, i)
-        q = networks.margins(here, *data)
+        q = margins(here, *data)
         np.testing.assert_allclose(q.min(), 1, rtol=1e-12)
         slopes, pre = trace.slopes[i], networks.preactivations(here, data.x)
         assert np.all((slopes >= 0) & (slopes <= 1))
@@ -121,7 +125,7 @@ def test_the_result_is_scaled_and_its_parts_agree():
         pull = (lam * data.y)[:, None] * slopes * here.v[None]
         w = pull.T @ data.x
         assert angle(Params(w, pull.sum(0), (lam * data.y) @ np.maximum(pre, 0)), here) < 0.8
-    at_end = networks.margins(lane(trace.params, 1), *data)
+    at_end = margins(lane(trace.params, 1), *data)
     # The soft minimum of margins at s, whose smallest is 1 here.
     s = np.exp(float(trace.log_s[1]))
     scale = s + np.log(np.exp(-s * (at_end - 1)).sum())
@@ -170,8 +174,8 @@ def test_padding_is_inert():
 
 @pytest.mark.usefixtures("float64")
 def test_order_of_samples_and_neurons_and_the_labels_do_not_matter():
-    params, data = trained()
-    trace = follow_flow(params, *data, START, LEVELS, 0.05)
+    params, data = jax.tree.map(np.asarray, trained())
+    trace = jax.tree.map(np.asarray, follow_flow(params, *data, START, LEVELS, 0.05))
     i, j = np.random.default_rng(0).permutation(6), np.random.default_rng(1).permutation(40)
     mixed = Params(params.w[j], params.b[j], params.v[j])
     got = follow_flow(mixed, data.x[i], data.y[i], START, LEVELS, 0.05)
@@ -198,16 +202,16 @@ def test_vmapped_equals_looped():
 
 
 def test_what_cannot_be_followed_says_so():
-    params, data = trained()
-    wrong = params._replace(v=params.v * jnp.where(jnp.arange(40) < 20, 1, -1))
+    params, data = jax.tree.map(np.asarray, trained())
+    wrong = params._replace(v=np.where(np.arange(40) < 20, params.v, -params.v))
     trace = follow_flow(wrong, *data, START, LEVELS)
     assert trace.status.tolist() == [LimitStatus.INFEASIBLE] * 2
     assert "train the network until it classifies all" in LimitStatus.INFEASIBLE.describe()
     assert np.isnan(trace.params.w).all()
     # Correct, but with margins too small for a loss below 1.
-    trace = follow_flow(params._replace(v=params.v * 1e-3), *data, START, LEVELS)
+    trace = follow_flow(params._replace(v=params.v / 1000), *data, START, LEVELS)
     assert trace.status.tolist() == [LimitStatus.INFEASIBLE] * 2
-    broken = params._replace(b=params.b.at[3].set(jnp.nan))
+    broken = params._replace(b=np.where(np.arange(40) == 3, np.float32(np.nan), params.b))
     trace = follow_flow(broken, *data, START, LEVELS)
     assert trace.status.tolist() == [LimitStatus.NON_FINITE] * 2
     assert "NaN or infinite" in LimitStatus.NON_FINITE.describe()
@@ -246,8 +250,9 @@ def test_bad_input_is_refused(start, levels, step, message):
 @pytest.mark.parametrize("x64", [False, True])
 def test_lists_are_as_good_as_arrays(x64):
     """And take the precision of the network, which may have fewer digits than JAX computes with."""
-    params, data = problem()
+    params, data = trained()
     expected = follow_flow(params, *data, START, LEVELS, 0.5)
+    assert expected.status.tolist() == [LimitStatus.FOLLOWED] * 2
     x, y = data.x.tolist(), [int(label) for label in data.y]
     with jax.enable_x64(x64):
         got = follow_flow(params, x, y, START, LEVELS, 0.5)
@@ -277,15 +282,16 @@ def test_other_levels_do_not_compile_again():
 def test_soft_multipliers_solve_their_equation():
     rng = np.random.default_rng(4)
     a = rng.standard_normal((7, 7))
-    r = jnp.asarray(rng.standard_normal(7) + 1)
-    real = jnp.arange(7) < 6
-    h = jnp.where(real[:, None] & real[None], jnp.asarray(a @ a.T), 0)
+    r = rng.standard_normal(7) + 1
+    real = np.arange(7) < 6
+    h = np.where(real[:, None] & real, a @ a.T, 0)
+    solve = jax.jit(limit._soft_multipliers)
     for width in (1.0, 1e-2, 1e-4):
-        x = np.asarray(limit._soft_multipliers(h, r, jnp.asarray(width), real))
+        x = np.asarray(solve(h, r, np.array(width), real))
         assert x[6] == 0
         x = x[:6]
         assert np.all(x >= 0)
-        left = np.asarray(h)[:6, :6] @ x
+        left = h[:6, :6] @ x
         with np.errstate(divide="ignore"):
             total = left + width * np.log(x / x.sum())
         seen = x > 1e-200

@@ -12,7 +12,7 @@ from jaxkkt import datasets, kkt, networks, single, theory
 from jaxkkt.networks import Params
 from jaxkkt.theory import KKTPoint, kkt_point, vardi
 
-ledger = jax.jit(vardi.ledger)
+ledger, summary, margins = map(jax.jit, (vardi.ledger, vardi.summary, networks.margins))
 pytestmark = pytest.mark.usefixtures("float64")
 
 
@@ -34,7 +34,7 @@ def orthogonal():
 
 
 def test_every_lemma_holds_at_a_kkt_point(orthogonal):
-    s = vardi.summary(orthogonal.x, orthogonal.y)
+    s = summary(orthogonal.x, orthogonal.y)
     assert (int(s.m), int(s.d), float(s.p), float(s.share)) == (4, 12, 0.0, 0.25)
     for name, check in ledger(orthogonal, s).items():
         assert check.assumed, (name, check.assumptions)
@@ -42,14 +42,14 @@ def test_every_lemma_holds_at_a_kkt_point(orthogonal):
 
 
 def test_the_numbers_are_those_of_the_formulas(orthogonal):
-    s = vardi.summary(orthogonal.x, orthogonal.y)
+    s = summary(orthogonal.x, orthogonal.y)
     c, p, m, d = 0.25, 0.0, 4, 12
     c_prime = m * (p + 1) / (d + 1)
     eta1, eta2 = 1 / d, 2 * (c * c_prime + 1) * (d + 1) / (m * c * d)
-    np.testing.assert_allclose(s.etas, (eta1, eta2))
+    np.testing.assert_allclose(jax.jit(lambda s: s.etas)(s), (eta1, eta2))
     found = ledger(orthogonal, s)
     z = (eta1 + eta2) * np.asarray(orthogonal.y) @ np.asarray(orthogonal.x)
-    np.testing.assert_allclose(vardi.perturbation(orthogonal, s), z)
+    np.testing.assert_allclose(jax.jit(vardi.perturbation)(orthogonal, s), z)
     np.testing.assert_allclose(found["C.9: size of z"].measured, np.linalg.norm(z))
     np.testing.assert_allclose(found["C.9: size of z"].bound, 18 * 24**0.5 / (c * 2))
     assert found["C.9: size of z"].vacuous  # far beyond sqrt(12)
@@ -109,7 +109,7 @@ def broken(point, what):
 
 @pytest.mark.parametrize("what", ["multiplier", "sign", "weight", "scale", "bias"])
 def test_what_is_no_kkt_point_is_told(orthogonal, what):
-    s = vardi.summary(orthogonal.x, orthogonal.y)
+    s = summary(orthogonal.x, orthogonal.y)
     found = ledger(broken(orthogonal, what), s)
     failed = {
         n for n, a in found["C.2: mass of the multipliers"].assumptions.items() if not a.holds
@@ -121,10 +121,11 @@ def test_what_is_no_kkt_point_is_told(orthogonal, what):
 
 def test_assumptions_on_the_samples(orthogonal):
     x, y = orthogonal.x, orthogonal.y
-    outside = vardi.summary(1.1 * x, y).assumptions()
+    assumptions = jax.jit(lambda x, y: vardi.summary(x, y).assumptions())
+    outside = assumptions(1.1 * np.asarray(x), y)
     assert not outside["|x_i| = sqrt(d)"].holds
-    crowded = vardi.summary(12**0.5 * jnp.eye(12), jnp.resize(jnp.array([1.0, -1.0]), 12))
-    assert not crowded.assumptions()["m <= (d+1) / (3 (p+1))"].holds
+    crowded = assumptions(12**0.5 * np.eye(12), np.resize([1.0, -1.0], 12))
+    assert not crowded["m <= (d+1) / (3 (p+1))"].holds
     with pytest.raises(ValueError, match="samples of both labels, got 3 of one"):
         vardi.summary(x, y, y > 0)
 
@@ -138,19 +139,20 @@ def test_a_choice_that_is_not_one_truth_value_a_sample_is_refused(orthogonal, ch
 
 def test_the_corollary_is_about_the_samples_on_the_margin(orthogonal):
     """A fifth sample far inside its class has no multiplier, another norm, and changes nothing."""
-    w = orthogonal.params.w
-    far = 3 * w[0] / jnp.linalg.norm(w[0]) * 12**0.5
+    w = np.asarray(orthogonal.params.w)
+    far = 3 * w[0] / np.linalg.norm(w[0]) * 12**0.5
     more = KKTPoint(
         orthogonal.params,
-        jnp.concatenate([orthogonal.x, far[None]]),
-        jnp.append(orthogonal.y, 1.0),
-        jnp.append(orthogonal.multipliers, 0.0),
-        jnp.concatenate([orthogonal.slopes, jnp.array([[1.0, 0.0]])]),
+        np.concatenate([orthogonal.x, far[None]]),
+        np.append(orthogonal.y, 1.0),
+        np.append(orthogonal.multipliers, 0.0),
+        np.concatenate([orthogonal.slopes, [[1.0, 0.0]]]),
     )
-    assert not vardi.summary(more.x, more.y).assumptions()["|x_i| = sqrt(d)"].holds
-    some = vardi.on_margin(more)
+    everybody = jax.jit(lambda x, y: vardi.summary(x, y).assumptions())(more.x, more.y)
+    assert not everybody["|x_i| = sqrt(d)"].holds
+    some = jax.jit(vardi.on_margin)(more)
     assert some.chosen.tolist() == [True] * 4 + [False]
-    alone = ledger(orthogonal, vardi.summary(orthogonal.x, orthogonal.y))
+    alone = ledger(orthogonal, summary(orthogonal.x, orthogonal.y))
     for name, check in ledger(more, some).items():
         assert check.assumed, name
         np.testing.assert_allclose(check.slack, alone[name].slack, atol=1e-9, err_msg=name)
@@ -166,8 +168,8 @@ def test_padding_is_inert(orthogonal):
         jnp.pad(orthogonal.multipliers, (0, 2)),
         jnp.pad(orthogonal.slopes, ((0, 2), (0, 3))),
     )
-    alone = ledger(orthogonal, vardi.summary(orthogonal.x, orthogonal.y))
-    for name, check in ledger(padded, vardi.summary(padded.x, padded.y)).items():
+    alone = ledger(orthogonal, summary(orthogonal.x, orthogonal.y))
+    for name, check in ledger(padded, summary(padded.x, padded.y)).items():
         assert check.holds, name
         np.testing.assert_allclose(check.measured, alone[name].measured, atol=1e-9, err_msg=name)
 
@@ -176,19 +178,19 @@ def test_padding_is_inert(orthogonal):
 
 
 def test_the_robust_network_keeps_its_promise():
-    _, (x, y) = problem(20, 60, 5)
-    x = x * 60**0.5 / jnp.linalg.norm(x, axis=1, keepdims=True)
-    s = vardi.summary(x, y)
+    _, (x, y) = jax.tree.map(np.asarray, problem(20, 60, 5))
+    x = x * 60**0.5 / np.linalg.norm(x, axis=1, keepdims=True)
+    s = summary(x, y)
     network = vardi.robust_network(x, y, float(s.p / s.d))
-    np.testing.assert_allclose(networks.margins(network, x, y), 1)
-    radius = float(vardi.robust_radius(s))
+    np.testing.assert_allclose(margins(network, x, y), 1)
+    radius = float(jax.jit(vardi.robust_radius)(s))
     assert radius == pytest.approx((1 - float(s.p) / 60) * 60**0.5 / 4)
     # By its own argument a sample's neuron stays at least half on, and all others off.
     for direction in np.random.default_rng(0).normal(size=(50, 60)):
         away = radius * direction / np.linalg.norm(direction)
-        assert networks.margins(network, x + away[None], y).min() >= 0.5 - 1e-9
+        assert np.min(margins(network, x + away, y)) >= 0.5 - 1e-9
     # Towards 0 its margin is half at the radius itself, where x is worst.
-    inward = networks.margins(network, x * (1 - radius / 60**0.5), y)
+    inward = margins(network, x * (1 - radius / 60**0.5), y)
     np.testing.assert_allclose(inward, 0.5)
     with pytest.raises(ValueError, match=r"c is a share of d in \[0, 1\), got 1"):
         vardi.robust_network(x, y, 1.0)
@@ -241,16 +243,15 @@ def test_the_lemma_of_correlations_is_a_lower_bound():
 
 
 def test_the_table_says_why_a_claim_does_not_apply(orthogonal):
-    s = vardi.summary(orthogonal.x, orthogonal.y)
+    s = summary(orthogonal.x, orthogonal.y)
     lines = theory.table(ledger(orthogonal, s)).splitlines()
     assert len(lines) == 2 + 9
     assert lines[2].startswith("| C.1: all on the margin | 1 | 1 | holds |")
     assert lines[-1].endswith("| holds, says nothing |")
     low = ledger(orthogonal, s)["C.5: d - m p > 0"]._replace(holds=jnp.array(False))
     assert "DOES NOT HOLD" in theory.table({"x": low})
-    outside = ledger(
-        orthogonal._replace(x=1.1 * orthogonal.x), vardi.summary(1.1 * orthogonal.x, orthogonal.y)
-    )
+    x = 1.1 * np.asarray(orthogonal.x)
+    outside = ledger(orthogonal._replace(x=x), summary(x, orthogonal.y))
     text = theory.table(outside)
     assert "does not apply (" in text
     assert "|x_i| = sqrt(d): 0.1 against 1e-05" in text

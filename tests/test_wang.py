@@ -10,18 +10,22 @@ from jaxkkt import lazy, networks
 from jaxkkt.theory import wang
 
 C0 = 2.0
+sign_changes, output = jax.jit(wang.sign_changes), jax.jit(wang.output)
+gradient_norm, gradient_difference = jax.jit(wang.gradient_norm), jax.jit(wang.gradient_difference)
 
 
 @pytest.fixture(scope="module")
 def networks_in_ball():
     """Many draws of a start, a network on the edge of its ball, and a point."""
     draws, k, d = 40, 2000, 40
-    v = jnp.sign(normal(0, draws, k)) / k**0.5
-    start = networks.Params(normal(1, draws, k, d), jnp.zeros((draws, k)), v)
-    away = start._replace(w=start.w + normal(2, draws, k, d))
+    v = np.sign(normal(0, draws, k)) / np.float32(k**0.5)
+    w, b = np.asarray(normal(1, draws, k, d)), np.zeros((draws, k), np.float32)
+    start = networks.Params(w, b, v)
+    away = start._replace(w=w + normal(2, draws, k, d))
     project = jax.jit(jax.vmap(lambda away, start: lazy.project(away, start, C0 / k**0.5)))
     x = normal(3, draws, d)
-    return start, project(away, start), x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    found = start, project(away, start), x / np.linalg.norm(x, axis=1, keepdims=True)
+    return jax.tree.map(np.asarray, found)
 
 
 @pytest.mark.slow
@@ -44,37 +48,39 @@ def test_every_bound_holds_with_its_probability(networks_in_ball):
 def test_sign_changes_are_counted(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
     radius = C0 / 2000**0.5
-    check = wang.sign_changes(start, x, radius, 0.1)
+    check = sign_changes(start, x, radius, 0.1)
     w = np.asarray(start.w, np.float64)
     assert int(check.measured) == (np.abs(w @ np.asarray(x, np.float64)) <= radius).sum()
     assert check.bound == pytest.approx(radius * 2000 + (2000 * np.log(10) / 2) ** 0.5, rel=1e-5)
     # The network at hand is one of those that the set is about.
     changed = (params.w @ x > 0) != (start.w @ x > 0)
     assert int(changed.sum()) <= int(check.measured)
-    assert wang.sign_changes(start, x, 1.0).vacuous
+    assert sign_changes(start, x, 1.0).vacuous
 
 
 def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
     k, d, gamma, c0 = 2000, 40, 0.1, C0
-    assert wang.output(params, start, x, c0, gamma).bound == pytest.approx(
+    assert output(params, start, x, c0, gamma).bound == pytest.approx(
         (2 * np.log(20)) ** 0.5 + 2 * np.log(20) / k**0.5 + c0, rel=1e-6
     )
     # At d = 40 the first term of B.7 needs d > 5 sqrt(d log(8/gamma)): it does not, and is 0.
-    check = wang.gradient_norm(params, start, x, c0, gamma)
+    check = gradient_norm(params, start, x, c0, gamma)
     second = ((c0 + (np.log(40) / 2) ** 0.5) / k**0.5) ** 0.5
     third = (d + 4 * (d * np.log(8 * k / gamma)) ** 0.5) ** 0.5
     assert check.bound == pytest.approx(-c0 - second * third, rel=1e-5)
     assert check.vacuous
-    assert wang.sign_change_probability(0.1, 0.01, 40, 0.2) == pytest.approx(
+    probability = jax.jit(wang.sign_change_probability, static_argnames="d")
+    assert probability(0.1, 0.01, 40, 0.2) == pytest.approx(
         2 * 0.01 * (40**0.5 + 2 * (40 * np.log(200)) ** 0.5) + 1.21 * 0.1, rel=1e-6
     )
-    difference = wang.gradient_difference(params, start, x, c0, 1.5, jax.random.key(0), gamma)
+    difference = gradient_difference(params, start, x, c0, 1.5, jax.random.key(0), gamma)
     assert not difference.assumptions["d^2.4 <= k"].holds  # 40^2.4 is 7,000
     assert np.isnan(difference.bound)
     d = 16  # 16^2.4 is 776
-    start, x = networks.lazy(jax.random.key(1), k, d), jnp.eye(d)[0]
-    difference = wang.gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), gamma)
+    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
+    x = np.eye(d, dtype=np.float32)[0]
+    difference = gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), gamma)
     log = np.log(k * d)
     assert difference.bound == pytest.approx(
         9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
@@ -103,30 +109,32 @@ def test_the_gradient_bound_says_something_in_high_dimension():
 
 def test_assumptions_are_checked(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
-    assert not wang.output(params, start, 2 * x, C0).assumed
-    assert not wang.output(params, start, x, 0.9 * C0).assumed
-    assert wang.output(params, start, x, C0).assumed
-    delta = jnp.eye(40)[0]
-    assert not wang.sign_change_share(start, x, delta).assumed
-    assert wang.sign_change_share(start, x, 0.1 * delta).assumed
+    assert not output(params, start, 2 * x, C0).assumed
+    assert not output(params, start, x, 0.9 * C0).assumed
+    assert output(params, start, x, C0).assumed
+    delta = np.eye(40, dtype=np.float32)[0]
+    share = jax.jit(wang.sign_change_share)
+    assert not share(start, x, delta).assumed
+    assert share(start, x, np.float32(0.1) * delta).assumed
 
 
 def test_the_edge_of_a_small_ball_of_many_neurons_is_inside():
     k = 100_000
-    start = networks.lazy(jax.random.key(0), k, 20)
+    start = jax.jit(lambda: networks.lazy(jax.random.key(0), k, 20))()
     away = start._replace(w=start.w + normal(1, k, 20))
-    edge = lazy.project(away, start, k**-0.5)
-    assert lazy.distances(edge, start).max() * k**0.5 > 1 + wang.ROUNDING  # the rounding of w
-    x = jnp.eye(20)[0]
-    assert wang.output(edge, start, x, 1.0).assumed
-    assert not wang.output(edge, start, x, 0.99).assumed
+    edge = jax.jit(lazy.project)(away, start, k**-0.5)
+    furthest = np.max(jax.jit(lazy.distances)(edge, start))
+    assert furthest * k**0.5 > 1 + wang.ROUNDING  # the rounding of w
+    x = np.eye(20, dtype=np.float32)[0]
+    assert output(edge, start, x, 1.0).assumed
+    assert not output(edge, start, x, 0.99).assumed
 
 
 def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
     key = jax.random.key(0)
     sizes = [
-        float(wang.gradient_difference(params, start, x, C0, c1, key).measured)
+        float(gradient_difference(params, start, x, C0, c1, key).measured)
         for c1 in (0.01, 1.0, 3.0)
     ]
     assert sizes == sorted(sizes)
@@ -135,10 +143,13 @@ def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
 
 def test_the_gradient_difference_along_a_direction(networks_in_ball):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
-    r, delta = jnp.eye(40)[1], 0.1 * jnp.eye(40)[2]
-    check = wang.gradient_difference_along(params, start, x, r, delta, C0, 0.1)
-    gradient = jax.grad(lambda z: networks.apply(params, z))
-    assert check.measured == pytest.approx(float(r @ (gradient(x) - gradient(x + delta))), abs=1e-4)
+    _, r, delta, *_ = np.eye(40, dtype=np.float32)
+    delta *= np.float32(0.1)
+    difference = jax.jit(wang.gradient_difference_along)
+    check = difference(params, start, x, r, delta, C0, 0.1)
+    gradient = jax.jit(jax.grad(lambda z: networks.apply(params, z)))
+    here, there = np.asarray(gradient(x)), np.asarray(gradient(x + delta))
+    assert check.measured == pytest.approx(float(r @ (here - there)), abs=1e-4)
     log, k, d = np.log(40), 2000, 40
     assert check.bound == pytest.approx(
         2 * log**0.5 * ((4 * 0.1 * np.log(d) ** 0.5) ** 0.25 + (log / k) ** 0.5)
@@ -151,18 +162,18 @@ def test_the_gradient_difference_along_a_direction(networks_in_ball):
     )
     assert check.assumed
     assert check.holds
-    assert not wang.gradient_difference_along(params, start, x, 2 * r, delta, C0).assumed
+    assert not difference(params, start, x, 2 * r, delta, C0).assumed
 
 
 def test_the_step_constant_and_the_cone(networks_in_ball):
     _start, params, x = networks_in_ball
-    constants = jax.vmap(wang.step_constant)(params, x)
+    constants = jax.jit(jax.vmap(wang.step_constant))(params, x)
     assert np.isfinite(constants).all()
     assert (constants > 0).all()
     # Where the network were linear the constant would be |f|.
-    outputs = jnp.abs(jax.vmap(networks.apply)(params, x))
+    outputs = np.abs(jax.jit(jax.vmap(networks.apply))(params, x))
     assert 0.5 < np.median(constants / outputs) < 2
-    cone = jax.vmap(lambda p, x: wang.cone(p, x, 30.0))(params, x)
+    cone = jax.jit(jax.vmap(lambda p, x: wang.cone(p, x, 30.0)))(params, x)
     assert cone.holds.all()
 
 
@@ -183,8 +194,8 @@ def test_probabilities_outside_of_the_lemma_are_refused(numbers, message):
 
 
 def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
-    one = networks.Params(jnp.array([[1.0, 0.0]]), jnp.zeros(1), jnp.ones(1))
-    check = wang.cone(one, jnp.array([1.0, 0.0]), 3.0)
+    x, one = np.array([1, 0], np.float32), np.ones(1, np.float32)
+    check = jax.jit(wang.cone)(networks.Params(x[None], 0 * one, one), x, 3.0)
     assert np.isinf(check.bound)
     assert np.isinf(check.measured)
     assert check.slack == 0
