@@ -50,7 +50,7 @@ def _padded_problem(m, d, k, seed, size):
 
 def normal(seed, *shape):
     """Standard normal numbers; nothing is compiled for a new shape."""
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), float)
+    return jax.device_put(np.random.default_rng(seed).standard_normal(shape))
 
 
 def lazy(seed=0, k=40, d=6, biases=False):

@@ -22,13 +22,13 @@ jaxtyping.install_import_hook(
 
 
 # Most of the tests' time is XLA's, compiling what runs for milliseconds. Its older way of writing
-# loops for CPUs, none of LLVM's passes, neither unrolled loops nor straight code made into vectors,
-# and one module instead of many compile sooner. `XLA_FLAGS= pytest` compiles as users do.
-SOONER = {
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-    " --xla_cpu_parallel_codegen_split_count=1 --xla_backend_extra_options="
-    "xla_cpu_disable_loop_unrolling,xla_cpu_disable_slp_vectorizer"
-}
+# loops for CPUs, one module instead of many, few of LLVM's passes, neither unrolled loops nor
+# straight code made into vectors compile sooner. `XLA_FLAGS= pytest` compiles as users do.
+SOONER = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_backend_extra_options=xla_cpu_disable_loop_unrolling,xla_cpu_disable_slp_vectorizer"
+    " --xla_backend_optimization_level="
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     JAX_COMPILATION_CACHE_DIR=/some/folder the next run of the tests, too."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    if "XLA_FLAGS" not in os.environ and _is_known(SOONER):
-        os.environ.update(SOONER)
+    # None of the passes at all where nothing trains for long.
+    level = 0 if config.option.markexpr == "not slow" else 1
+    if "XLA_FLAGS" not in os.environ and _is_known(flags := f"{SOONER}{level}"):
+        os.environ["XLA_FLAGS"] = flags
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if folder is None:
         folder = tempfile.mkdtemp()
@@ -52,10 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[name.upper()] = str(value)
 
 
-def _is_known(flags: dict[str, str]) -> bool:
+def _is_known(flags: str) -> bool:
     """An XLA that does not know a flag ends its process."""
     command = [sys.executable, "-c", "import jax; jax.devices()"]
-    env = {**os.environ, **flags, "JAX_PLATFORMS": "cpu"}
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 

@@ -1,5 +1,7 @@
 """Networks on a line and in the plane of a ray, and float64 references for their flips."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,21 +18,26 @@ def line(*neurons, constant=0.0):
     """A network on the real line from at most five (w, b, v), plus a constant."""
     unused = [(0.0, 0.0, 0.0)] * (5 - len(neurons))  # one shape to compile for all
     w, b, v = np.array([*neurons, (0.0, 1.0, constant), *unused], np.float32).T
-    return Params(jnp.array(w[:, None]), jnp.array(b), jnp.array(v))
+    return jax.device_put(Params(w[:, None], b, v))
 
 
 def on_line(params, points, labels=None, bracket=20.0, direction=1.0, search=flip_sizes_exact):
-    x = jnp.array(points, jnp.float32)[:, None]
-    y = jnp.ones(x.shape[0]) if labels is None else jnp.array(labels, jnp.float32)
-    return search(params, x, y, jnp.array([direction]), y != 0, bracket)
+    x = np.array(points, np.float32)[:, None]
+    y = np.ones(len(x), np.float32) if labels is None else np.array(labels, np.float32)
+    return search(params, x, y, np.array([direction], np.float32), y != 0, bracket)
 
 
 def classified(seed=0, d=7, m=9, k=40):
     """A random network, points labelled by its own outputs, a direction, and an odd choice."""
-    keys = jax.random.split(jax.random.key(seed), 3)
+    return _classified(seed, normal(seed, m, d), k)
+
+
+@partial(jax.jit, static_argnames="k")
+def _classified(seed, x, k):
+    keys, (m, d) = jax.random.split(jax.random.key(seed), 3), x.shape
     params = networks.gaussian(keys[0], k, d, 3.0)
-    x = normal(seed, m, d) * jnp.linspace(0.5, 2, m)[:, None]
-    y = jnp.where(networks.apply(params, x) > 0, 1.0, -1.0)
+    x = x * jnp.linspace(0.5, 2, m)[:, None]
+    y = jnp.where(networks.apply(params, x) > 0, jnp.ones(m), -1)
     chosen = jax.random.bernoulli(keys[2], 0.7, (m,)).at[0].set(True)
     return params, x, y, perturbations.universal_direction(x, y, chosen), chosen
 

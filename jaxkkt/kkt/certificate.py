@@ -214,8 +214,8 @@ def _count(
     params: Params, x: Array, tolerance: float, trained: tuple[str, ...] | None
 ) -> tuple[int, int]:
     """Room for all kinks, in powers of two: few shapes to compile."""
-    kinked = kinks(params, x, jnp.ones(x.shape[0]), tolerance, trained)
-    counts = np.asarray(jnp.sum(kinked, axis=0))
+    kinked = kinks(params, x, np.ones(x.shape[0], x.dtype), tolerance, trained)
+    counts = np.asarray(kinked).sum(axis=0)
     most = np.array([np.count_nonzero(counts), counts.max(initial=0)])
     neurons, samples = (int(2 ** np.ceil(np.log2(n))) if n else 0 for n in most)
     return neurons, samples

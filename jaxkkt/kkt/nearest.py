@@ -185,7 +185,13 @@ def kinks(
     if not isinstance(tolerance, jax.core.Tracer) and not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
     x, y = _samples(params, x, y)
-    trained = variables.chosen(params, trained)
+    return _kinks(params, x, y, tolerance, variables.chosen(params, trained))
+
+
+@partial(jax.jit, static_argnames="trained")
+def _kinks(
+    params: Params, x: Array, y: Array, tolerance: float | Array, trained: tuple[str, ...] | None
+) -> Bool[Array, "m k"]:
     near = jnp.abs(networks.preactivations(params, x)) <= tolerance * _sizes(params, x, trained)
     return near & (y != 0)[:, None] & (params.v != 0)[None]
 

@@ -4,6 +4,8 @@ With trained biases neuron j acts on z_i = (x_i, 1); without them it acts on z_i
 the network homogeneous of degree 2 in what is trained, as the max-margin problem asks.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -47,6 +49,7 @@ def chosen(params: Params, trained: tuple[str, ...] | None) -> tuple[str, ...] |
     )
 
 
+@partial(jax.jit, static_argnames="trained")
 def fit(params: Params, trained: tuple[str, ...] | None) -> Bool[Array, ""]:
     """Whether the biases are what `trained` says; without it, whether they show that they moved.
 
