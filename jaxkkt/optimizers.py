@@ -57,22 +57,23 @@ def require_linear(transformation: optax.GradientTransformation) -> None:
     turn = np.array([[0.6, 0.8], [-0.8, 0.6]], np.float32)
     rng = np.random.default_rng(0)
     first, second = (_some(rng) for _ in range(2))
-    mixed = first._replace(w=jnp.asarray(np.asarray(first.w) @ turn))
+    mixed = first._replace(w=first.w @ turn)
     told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
 
-    def moved(gradient: Params) -> np.ndarray:
+    @jax.jit
+    def moved(gradient: Params) -> Array:
         """Its updates of w in two steps, from weights that are not 0."""
-        weights = _some(np.random.default_rng(1))
+        weights = jax.tree.map(jnp.asarray, _some(np.random.default_rng(1)))
         state, found = rule.init(weights), []
         for _ in range(2):
             updates, state = rule.update(gradient, state, weights, **told)
-            found.append(np.asarray(updates.w))
-        return np.stack(found)
+            found.append(updates.w)
+        return jnp.stack(found)
 
     for scale in np.array([1e-3, 1e3], np.float32):
         one, other, both, turned = (
-            moved(jax.tree.map(lambda a, by=scale: by * a, g))
-            for g in (first, second, jax.tree.map(jnp.add, first, second), mixed)
+            np.asarray(moved(jax.tree.map(lambda a, by=scale: by * a, g)))
+            for g in (first, second, jax.tree.map(np.add, first, second), mixed)
         )
         size = np.abs(one).max() + np.abs(other).max()
         if max(np.abs(one + other - both).max(), np.abs(one @ turn - turned).max()) > 1e-4 * size:
@@ -84,7 +85,9 @@ def require_linear(transformation: optax.GradientTransformation) -> None:
 
 
 def _some(rng: np.random.Generator) -> Params:
-    return Params(*(jnp.asarray(rng.normal(size=n), jnp.float32) for n in ((3, 2), 3, 3)))
+    """Weights, or a gradient: NumPy arrays, for which nothing is compiled."""
+    arrays: list[Any] = [rng.normal(size=n).astype(np.float32) for n in ((3, 2), 3, 3)]
+    return Params(*arrays)
 
 
 class CountState(NamedTuple):

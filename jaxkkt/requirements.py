@@ -89,7 +89,12 @@ def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
         except (TypeError, ValueError) as error:
             message = f"{name} must be an array, or lists of numbers that make one: {error}"
             raise ValueError(message) from error
-    return [jnp.asarray(arrays[name]) for name in given]
+    return [on_device(arrays[name]) for name in given]
+
+
+def on_device(array: Any) -> Array:
+    """As `jnp.asarray`, which compiles a program for every new shape of a NumPy array."""
+    return array if isinstance(array, jax.Array) else jax.device_put(array)
 
 
 def as_margins(margins: Any) -> Float[Array, " m"]:
@@ -111,7 +116,7 @@ def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
             f"{name} must hold True or False for every sample, shape ({samples},), got "
             f"{mask.dtype} of shape {mask.shape}"
         )
-    return jnp.asarray(mask)
+    return on_device(mask)
 
 
 def one_or_each(name: str, number: Any, of: Array, what: str) -> Array:

@@ -87,7 +87,7 @@ def flat(problem):
 
 
 def stacked(*problems):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+    return jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *problems))
 
 
 def train_lanes(params, data, protocol):

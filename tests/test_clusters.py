@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import sweep
+from cases import problem, sweep
 
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
 from jaxkkt.measurements.clusters import error_interval, neighbour_flip_sizes
 from jaxkkt.training import Status
 
+sample = jax.jit(mixtures.sample, static_argnames="samples")
 SMALL = {"data": "clusters", "d": 30, "samples": 24, "clusters": 4, "width": 20, "tests": 200}
 
 
@@ -42,19 +43,20 @@ class TestDraws:
             mixtures.labels(4, balance)
 
     def test_points_are_means_with_noise(self):
-        means, labels = 10 * jnp.eye(3, 400), jnp.array([1.0, -1.0, -1.0])
-        x, y, cluster = mixtures.sample(jax.random.key(0), means, labels, 0.5, 3000)
+        means, labels = 10 * np.eye(3, 400, dtype=np.float32), np.array([1, -1, -1], np.float32)
+        found = sample(jax.random.key(0), means, labels, 0.5, samples=3000)
+        x, y, cluster = jax.device_get(found)
         np.testing.assert_array_equal(y, labels[cluster])
-        noise = np.asarray(x - means[cluster])
+        noise = x - means[cluster]
         assert noise.std() == pytest.approx(0.5, rel=0.01)
         assert abs(noise.mean()) < 0.002
         np.testing.assert_allclose(np.bincount(cluster) / 3000, 1 / 3, atol=0.04)
 
     def test_few_samples_have_both_labels(self):
-        means, labels = jnp.eye(3, 5), jnp.array([1.0, -1.0, -1.0])
+        means, labels = np.eye(3, 5, dtype=np.float32), np.array([1, -1, -1], np.float32)
         keys = jax.random.split(jax.random.key(0), 200)
-        _, y, _ = jax.vmap(lambda key: mixtures.sample(key, means, labels, 1.0, 2))(keys)
-        assert (y.sum(axis=1) == 0).all()
+        draws = jax.jit(jax.vmap(lambda key: mixtures.sample(key, means, labels, 1.0, 2)))
+        assert (np.sum(draws(keys)[1], axis=1) == 0).all()
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ class TestDraws:
         ],
     )
     def test_labels_of_clusters_are_two_classes(self, labels, message):
-        means = jnp.eye(4, 6)
+        means = np.eye(4, 6, dtype=np.float32)
         for given in (labels, np.array(labels, np.float32), jnp.array(labels, jnp.float32)):
             with pytest.raises(ValueError, match=message):
                 mixtures.sample(jax.random.key(0), means, given, 0.1, 6)
@@ -83,18 +85,19 @@ class TestDraws:
             mixtures.sample(jax.random.key(0), jnp.zeros((0, 3)), jnp.zeros(0), 0.1, 6)
 
     def test_labels_may_be_traced(self):
-        means, labels = jnp.eye(2, 3), jnp.array([1.0, -1.0])
-        expected = mixtures.sample(jax.random.key(0), means, labels, 0.1, 6)
-        got = jax.jit(lambda of: mixtures.sample(jax.random.key(0), means, of, 0.1, 6))(labels)
-        np.testing.assert_array_equal(got[1], expected[1])
+        means, labels = np.eye(2, 3, dtype=np.float32), np.array([1, -1], np.float32)
+        known = jax.jit(lambda: mixtures.sample(jax.random.key(0), means, labels, 0.1, 6))
+        got = sample(jax.random.key(0), means, labels, 0.1, samples=6)
+        np.testing.assert_array_equal(got[1], known()[1])
 
     def test_where_a_label_is_in_no_draw_the_points_have_one(self):
-        means, labels = jnp.eye(500, 3), jnp.ones(500).at[0].set(-1)
-        x, y, _ = mixtures.sample(jax.random.key(0), means, labels, 0.1, 2)
+        means, labels = np.eye(500, 3, dtype=np.float32), np.ones(500, np.float32)
+        labels[0] = -1
+        x, y, _ = sample(jax.random.key(0), means, labels, 0.1, samples=2)
         assert x.shape == (2, 3)
-        assert (y == 1).all()
+        assert (np.asarray(y) == 1).all()
         with pytest.raises(ValueError, match="both labels must occur, but every sample has y = 1"):
-            jk.train(networks.gaussian(jax.random.key(0), 4, 3), x, y)
+            jk.train(problem(d=3, k=4)[0], x, y)
 
     @pytest.mark.slow
     def test_runs_whose_points_have_one_label_are_raised(self):
@@ -113,9 +116,8 @@ class TestDraws:
     def test_means_of_whole_numbers_keep_their_noise(self):
         whole, labels = [[3, 0], [0, 3]], [1, -1]
         got = mixtures.sample(jax.random.key(0), whole, labels, 0.5, 8)
-        expected = mixtures.sample(
-            jax.random.key(0), 3 * jnp.eye(2), jnp.array([1.0, -1.0]), 0.5, 8
-        )
+        floats = np.array(whole, np.float32), np.array(labels, np.float32)
+        expected = mixtures.sample(jax.random.key(0), *floats, 0.5, 8)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -124,7 +126,7 @@ class TestDraws:
     def test_every_mean_needs_a_label(self, labels):
         count = 5 - len(labels)
         with pytest.raises(ValueError, match=r"means must be \(k, d\) and labels \(k,\), got"):
-            mixtures.sample(jax.random.key(0), jnp.eye(count, 4), jnp.array(labels), 1.0, 8)
+            mixtures.sample(jax.random.key(0), jnp.ones((count, 4)), jnp.array(labels), 1.0, 8)
 
 
 class TestSpec:
@@ -224,13 +226,23 @@ class TestMeasurements:
         """The means and clusters of a run are what `theory.frei` takes."""
         (run,) = jk.grid(**SMALL, sigma=1.0, seed=1)
         truth = run.data.draw_truth(1)
-        found = jk.theory.frei.clusters(truth.means, truth.labels, truth.sigma)
-        assert not found.assumptions()["k (p + Delta + 1) <= (d - Delta + 1) / 10"].holds
-        data = jk.draw(run)[1]
-        sample = jk.theory.frei.Sample(jnp.asarray(data.x), jnp.asarray(truth.cluster))
-        assert jk.theory.frei.properties(found, sample)["P6: every cluster has a sample"].holds
-        robust = jk.theory.frei.robust_network(found)
-        assert networks.margins(robust, *map(jnp.asarray, jk.held_out(run))).mean() > 1
+        data, fresh = jk.draw(run)[1], jk.held_out(run)
+
+        @jax.jit
+        def told():
+            found = jk.theory.frei.clusters(truth.means, truth.labels, truth.sigma)
+            points = jk.theory.frei.Sample(jnp.asarray(data.x), jnp.asarray(truth.cluster))
+            robust = jk.theory.frei.robust_network(found)
+            return (
+                found.assumptions()["k (p + Delta + 1) <= (d - Delta + 1) / 10"].holds,
+                jk.theory.frei.properties(found, points)["P6: every cluster has a sample"].holds,
+                networks.margins(robust, *map(jnp.asarray, fresh)),
+            )
+
+        few_enough, in_every_cluster, margins = told()
+        assert not few_enough
+        assert in_every_cluster
+        assert np.mean(margins) > 1
 
 
 class TestIntervals:

@@ -155,7 +155,7 @@ class TestPrecision:
 
     @named(LABELLED | UNLABELLED, OF_DATA_ALONE)
     def test_float64_is_kept_in_float64_mode(self, function, float64):
-        got = function(wide(NETWORK), wide(X), wide(Y))
+        got = jax.eval_shape(lambda: function(wide(NETWORK), wide(X), wide(Y)))
         floats = [leaf for leaf in jax.tree.leaves(got) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         assert floats
         assert all(leaf.dtype == jnp.float64 for leaf in floats)
@@ -195,7 +195,7 @@ class TestLabels:
 
     @named(LABELLED)
     def test_traced_labels_are_not_looked_at(self, function):
-        jax.jit(lambda x, y: function(NETWORK, x, y))(X, 2 * Y)
+        jax.eval_shape(lambda x, y: function(NETWORK, x, y), X, 2 * Y)
 
     def test_known_labels_are_looked_at_under_a_trace(self):
         with pytest.raises(ValueError, match="labels must be -1 or 1"):
@@ -272,8 +272,8 @@ class TestOneNetwork:
         )
         with pytest.raises(ValueError, match=message):
             function(stacked, X, Y)
-        mapped = jax.vmap(function, in_axes=(0, None, None))(stacked, X, Y)
-        last = jax.tree.map(lambda leaf: leaf[-1], mapped)
+        mapped = jax.jit(jax.vmap(function, in_axes=(0, None, None)))(stacked, X, Y)
+        last = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], mapped)
         assert_close(last, function(NETWORK, X, Y), rtol=1e-5, atol=1e-6)
 
     @named(OF_NETWORKS)

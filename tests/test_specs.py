@@ -405,7 +405,7 @@ class TestOwnDraws:
 
     def test_shared_draws_are_those_of_the_functions(self):
         run = one(init_scale=0.5, data="gaussian")
-        alone = jk.datasets.gaussian(run.data_key(), 4, 5)
+        alone = jax.jit(jk.datasets.gaussian, static_argnums=(1, 2))(run.data_key(), 4, 5)
         np.testing.assert_allclose(run.data.draw_training(0).x, alone.x, rtol=1e-6)
 
     def test_arrays_are_checked_copied_and_told_apart(self):

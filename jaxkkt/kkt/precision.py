@@ -33,7 +33,7 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 def _cast(tree: Any, dtype: Any) -> Any:
     def one(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.asarray(leaf, dtype)
+            return leaf.astype(dtype)
         return leaf
 
     return jax.tree.map(one, tree)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxkkt.requirements import (
     as_arrays,
     as_samples,
+    on_device,
     require_labels,
     require_precision,
     require_rows,
@@ -170,7 +171,7 @@ def checked(params: Params) -> Params:
             f"network, got {type(params).__name__}"
         )
     require_precision(**params._asdict())
-    return Params(*(jnp.asarray(p) for p in params))
+    return Params(*map(on_device, params))
 
 
 def checked_network(params: Params) -> Params:
