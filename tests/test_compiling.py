@@ -1,9 +1,15 @@
-"""Options of the compiler, and whose word counts."""
+"""Options of the compiler, and whose word counts; how much is compiled for plain arrays."""
 
+import jax
+import numpy as np
+import optax
 import pytest
 
+import jaxkkt as jk
 from jaxkkt import compiling
 from jaxkkt.compiling import OLDER_EMITTERS, quick_options
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.mark.parametrize(
@@ -19,3 +25,30 @@ def test_what_xla_flags_say_goes_before(flags, platform, left, monkeypatch):
     monkeypatch.setattr(compiling, "_known", compiling._known.__wrapped__)  # not what was found
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert quick_options(platform) == left
+
+
+def certify():
+    rng = np.random.default_rng(0)
+    w, b, v, x = (rng.normal(size=n).astype(np.float32) for n in ((9, 3), 9, 9, (7, 3)))
+    labels = np.where(np.arange(7) % 2, 1, -1).astype(np.float32)
+    return jk.kkt.certificate(jk.Params(w, b, v), x, labels)
+
+
+def declare_linear():
+    return jk.optimizers.linear(optax.sgd(optax.cosine_decay_schedule(0.1, 100), 0.9))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "most"), [(certify, 9), (declare_linear, 3)])
+def test_few_programs_are_compiled_for_plain_arrays(call, most):
+    """In a notebook each takes a tenth of a second, and every size needs them anew."""
+    compiled, going = [], True
+
+    def listen(event, *_, **__):
+        if going and event == COMPILED:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    call()
+    going = False
+    assert 0 < len(compiled) <= most
