@@ -90,7 +90,7 @@ def _hashed(key: Array, number: Array) -> tuple[Array, Array]:
     return _threefry(key[0], key[1], jnp.zeros_like(number), number)
 
 
-# Written into a program once a shape, and called: a third less of a draw to trace and lower.
+# Written into a program once a shape, and called: a draw hashes some twenty times.
 @jax.jit
 def _threefry(key: Array, other: Array, first: Array, second: Array) -> tuple[Array, Array]:
     """Twenty rounds; after every four the words of the key in turn, and the count, are added."""
