@@ -93,7 +93,7 @@ def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
 
 
 def on_device(array: Any) -> Array:
-    """As `jnp.asarray`, which compiles a program for every new shape of a NumPy array."""
+    """A JAX array. Compiles nothing; `jnp.asarray` does, for every new shape of NumPy arrays."""
     return array if isinstance(array, jax.Array) else jax.device_put(array)
 
 
