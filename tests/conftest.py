@@ -22,13 +22,15 @@ jaxtyping.install_import_hook(
 
 
 # Most of the tests' time is XLA's, compiling what runs for milliseconds. Its older way of writing
-# loops for CPUs, one module instead of many, few of LLVM's passes, neither unrolled loops nor
+# loops for CPUs, one module instead of many, none of LLVM's passes, neither unrolled loops nor
 # straight code made into vectors compile sooner. `XLA_FLAGS= pytest` compiles as users do.
 SOONER = (
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     " --xla_backend_extra_options=xla_cpu_disable_loop_unrolling,xla_cpu_disable_slp_vectorizer"
-    " --xla_backend_optimization_level="
+    " --xla_backend_optimization_level=0"
 )
+# A single program may be told to run faster, for longer to compile.
+FASTER = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": True}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,10 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     JAX_COMPILATION_CACHE_DIR=/some/folder the next run of the tests, too."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    # None of the passes at all where nothing trains for long.
-    level = 0 if config.option.markexpr == "not slow" else 1
-    if "XLA_FLAGS" not in os.environ and _is_known(flags := f"{SOONER}{level}"):
-        os.environ["XLA_FLAGS"] = flags
+    if "XLA_FLAGS" not in os.environ and _is_known(SOONER):
+        os.environ["XLA_FLAGS"] = SOONER
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if folder is None:
         folder = tempfile.mkdtemp()
@@ -86,3 +86,20 @@ def unchecked() -> Iterator[None]:
 def one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks train one by one, as large ones do, instead of many at a time."""
     monkeypatch.setattr("jaxkkt.engine.lane_counts.LANES_OF_A_CORE", ())
+
+
+@pytest.fixture
+def trains_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What trains is compiled to run faster."""
+    from jaxkkt.engine import programs, traces
+
+    compiled = traces.compiled
+
+    def faster(asked, make, options):
+        def of(name):
+            return {**options(name), **FASTER} if name in programs.OFTEN else options(name)
+
+        return compiled(asked, make, of)
+
+    if os.environ.get("XLA_FLAGS") == SOONER:
+        monkeypatch.setattr(traces, "compiled", faster)

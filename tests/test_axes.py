@@ -12,7 +12,7 @@ from jaxkkt.engine import ended, forget, telling
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-SIZES = {"d": 6, "samples": 8, "width": 12, "seed": 0}
+SIZES = {"d": 8, "samples": 6, "width": 20, "seed": 0}
 BALLS, RATES, MOMENTA = [0.5, 1.0, 2.0, 4.0], [0.01, 0.05, 0.1], [0.0, 0.5, 0.9]
 
 
@@ -147,7 +147,7 @@ class TestCurves:
     @pytest.mark.slow
     def test_moments_are_those_of_training_through_levels(self):
         curve = jk.Curve(self.LEVELS, measure=jk.Flips())
-        (run,) = jk.grid(d=6, samples=8, width=12, seed=0, curve=curve)
+        (run,) = jk.grid(d=8, samples=6, width=20, seed=0, curve=curve)
         table = sweep([run]).squeeze()
         start, data = jax.device_put(jk.engine.draws.draw(run))
         through = jk.train_through(start, *data, levels=self.LEVELS[:-1])
@@ -171,7 +171,7 @@ class TestCurves:
 
         reached, never = ((5.0, 4.0), (-500.0, -1000.0))
         curves = [jk.Curve(some, measure=[heights, Named, Host]) for some in (reached, never)]
-        axes = {"d": 6, "samples": 4, "width": [5, 12], "seed": range(2), "max_steps": 10}
+        axes = {"d": 8, "samples": 6, "width": [5, 20], "seed": range(2), "max_steps": 10}
         there, runs = (jk.grid(**axes, measure=squared_norm, curve=curve) for curve in curves)
         expected = sweep(there)
         tables = [sweep(runs), sweep(runs, store=tmp_path), sweep(runs, store=tmp_path)]
@@ -191,23 +191,23 @@ class TestCurves:
 
         monkeypatch.setattr(ended, "shapes_of", noted)
         curve, rates = jk.Curve([-500.0], measure=squared_norm), np.linspace(0.01, 0.02, 6)
-        axes = {"d": 6, "samples": 4, "width": [5, 12], "seed": 0, "max_steps": 10}
+        axes = {"d": 8, "samples": 6, "width": [5, 20], "seed": 0, "max_steps": 10}
         table = sweep(jk.grid(**axes, delta=rates, measure=squared_norm, curve=curve))
         assert np.isnan(table.curve_squared_norm).all()
-        assert {run.width for run in found} == {5, 12}
+        assert {run.width for run in found} == {5, 20}
         assert len(found) <= 2 * jk.plan_sweep(jk.grid(**axes)).streams
 
     @pytest.mark.slow
     def test_a_run_goes_on_as_if_there_were_none(self):
-        plain = sweep(jk.grid(d=6, samples=8, width=12, seed=range(3)))
-        watched = sweep(jk.grid(d=6, samples=8, width=12, seed=range(3), curve=jk.Curve([-1, -9])))
+        plain = sweep(jk.grid(d=8, samples=6, width=20, seed=range(3)))
+        watched = sweep(jk.grid(d=8, samples=6, width=20, seed=range(3), curve=jk.Curve([-1, -9])))
         for name in ("steps", "status"):
             np.testing.assert_array_equal(plain[name], watched[name])
         np.testing.assert_allclose(plain.log_loss, watched.log_loss, rtol=1e-5)
 
     @pytest.mark.slow
     def test_by_steps_in_mini_batches(self):
-        axes = {"d": 6, "samples": 8, "width": 12, "seed": 0, "optimizer": "descent"}
+        axes = {"d": 8, "samples": 6, "width": 20, "seed": 0, "optimizer": "descent"}
         axes |= {"batch_size": 3, "max_steps": 40}
         plain = sweep(jk.grid(**axes))
         watched = sweep(jk.grid(**axes, curve=jk.Curve(steps=[0, 4, 17])))
@@ -238,11 +238,11 @@ class TestKept:
         def fingerprint(params, data):
             return {"w": params.w, "b": params.b, "v": params.v}
 
-        runs = jk.grid(d=6, samples=8, width=[5, 12], seed=range(2), measure=fingerprint)
+        runs = jk.grid(d=8, samples=6, width=[5, 20], seed=range(2), measure=fingerprint)
         table = sweep(runs, store=tmp_path, keep="params")
         for run in runs:
             params = jk.load_network(tmp_path, run)
-            assert params.w.shape == (run.width, 6)
+            assert params.w.shape == (run.width, 8)
             row = table.sel(width=run.width, seed=run.seed).squeeze()
             for name in ("w", "b", "v"):
                 own = row[name].values[: run.width]
@@ -251,7 +251,7 @@ class TestKept:
 
     @pytest.mark.slow
     def test_chosen_runs_and_networks_that_are_missing(self, tmp_path):
-        runs = jk.grid(d=6, samples=8, width=5, seed=range(3))
+        runs = jk.grid(d=8, samples=6, width=5, seed=range(3))
         first = sweep(runs, store=tmp_path, keep=runs[:1])
         assert np.isfinite(jk.load_network(tmp_path, runs[0]).w).all()
         with pytest.raises(ValueError, match="keeps no network of this run, but 1 of others"):
@@ -260,7 +260,7 @@ class TestKept:
         assert np.isfinite(jk.load_network(tmp_path, runs[1]).w).all()
 
     def test_refuses(self, tmp_path):
-        runs = jk.grid(d=6, samples=8, width=5, seed=range(2))
+        runs = jk.grid(d=8, samples=6, width=5, seed=range(2))
         with pytest.raises(ValueError, match="kept in a store: give its folder"):
             sweep(runs, keep="params")
         with pytest.raises(ValueError, match="keep must be 'params', or a list of the runs"):

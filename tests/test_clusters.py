@@ -218,7 +218,7 @@ class TestMeasurements:
         assert (sweep(runs, store=tmp_path).right == 1).all()
 
     def test_data_without_a_truth_say_so(self):
-        runs = jk.grid(d=8, samples=6, width=10, seed=0, measure=jk.ClusterFlips)
+        runs = jk.grid(d=8, samples=6, width=20, seed=0, measure=jk.ClusterFlips)
         with pytest.raises(ValueError, match="'sphere' has none: jk"):
             sweep(runs)
 

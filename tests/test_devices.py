@@ -46,7 +46,7 @@ def recorded(bucket, queue, programs, *rest):
     all_streams.wait()
     return run_bucket(bucket, queue, programs, *rest)
 streams.run_bucket = recorded
-runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
+runs = jk.grid(d=8, samples=6, width=20, seed=range(8))
 table = jk.sweep(runs, progress=False)
 print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
 """
@@ -159,7 +159,7 @@ class TestDevices:
     @pytest.mark.slow
     @pytest.mark.parametrize("count", [2, 4])
     def test_bits_do_not_depend_on_their_number(self, count, one_lane):
-        alone = sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8)))
+        alone = sweep(jk.grid(d=8, samples=6, width=20, seed=range(8)))
         out = subprocess.run(
             [sys.executable, "-c", ON_DEVICES, str(count)], check=True, capture_output=True
         ).stdout
@@ -175,7 +175,7 @@ class TestDevices:
 
     @pytest.mark.usefixtures("unchecked")
     def test_accelerators_share_the_runs_and_have_a_stream_each(self):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(40))
         gpus = [SimpleNamespace(platform="gpu")] * 4
         (alone,) = plan(runs, gpus[:1])
         (shared,) = plan(runs, gpus)
@@ -192,7 +192,7 @@ class TestDevices:
 
     @pytest.mark.slow
     def test_streams_draw_with_the_generator_of_the_caller(self):
-        run = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
+        run = jk.grid(d=8, samples=6, width=20, seed=[0])
         with jax.default_prng_impl("rbg"):
             other = sweep(run)
         assert np.isfinite(other.flip_size)
@@ -444,7 +444,7 @@ def test_blas_runs_on_one_thread():
             pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
             return {"threads": max(pool["num_threads"] for pool in pools)}
 
-    runs = jk.grid(d=4, samples=4, width=10, seed=0, measure=Threads)
+    runs = jk.grid(d=8, samples=6, width=20, seed=0, measure=Threads)
     assert sweep(runs).threads.item() == 1
     with ThreadPoolExecutor(1) as executor:
         assert sweep(runs, executor=executor).threads.item() == 1

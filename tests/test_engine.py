@@ -152,8 +152,8 @@ class TestRuns:
 
     def test_bits_depend_neither_on_lane_nor_on_batch_mates(self):
         """A single run, a partial batch and another order give the bits of the whole bucket."""
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(8))
-        bucket = planned_for(runs)[0].with_lanes(3)
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(8))
+        bucket = planned_for(runs)[0].with_lanes(4)
         programs = compile_bucket(bucket)
 
         def rows(some):
@@ -166,7 +166,7 @@ class TestRuns:
         assert rows(bucket.runs[4:5]) == {bucket.runs[4]: whole[bucket.runs[4]]}
 
     def test_bits_do_not_depend_on_the_chunk_length(self, monkeypatch):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3))
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(3))
         first = sweep(runs)
         monkeypatch.setattr(lanes, "FIRST_CHUNK", 7)
         monkeypatch.setattr(lanes, "CHUNK_SECONDS", 1e-6)
@@ -210,7 +210,7 @@ class TestRuns:
 
     def test_streams_work_in_the_precision_of_the_caller(self):
         with jax.enable_x64(True):
-            table = sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0]))
+            table = sweep(jk.grid(d=8, samples=6, width=20, seed=[0]))
         size = table.flip_size_exact.item()
         assert np.isfinite(size)
         assert size != float(np.float32(size))
@@ -219,7 +219,7 @@ class TestRuns:
         def fail(params, data):
             raise ArithmeticError("no such number")
 
-        runs = jk.grid(d=8, alpha=1.0, width=20, seed=0, measure=fail)
+        runs = jk.grid(d=8, samples=6, width=20, seed=0, measure=fail)
         with pytest.raises(ArithmeticError, match="no such number"):
             sweep(runs)
 
@@ -232,7 +232,7 @@ class TestRuns:
             sweep(mixed_grid())
 
     def test_the_report_and_the_bar(self, capsys, one_lane):
-        sweep(jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(3)), progress=True)
+        sweep(jk.grid(d=8, samples=6, width=20, seed=range(3)), progress=True)
         shown = capsys.readouterr().err
         assert re.search(r"3/3 runs *\n3 runs in \d+\.\d s \(streams: \d+, each", shown)
         # All but the last step of a run, which finds that it has converged.
@@ -240,7 +240,7 @@ class TestRuns:
         assert "nan" not in shown
 
     def test_lane_steps_are_counted(self):
-        runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(8), measure=squared_norm)
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(8), measure=squared_norm)
         bucket = planned_for(runs)[0].with_lanes(2)
         programs = compile_bucket(bucket)
         tally = Tally()
@@ -252,7 +252,7 @@ class TestRuns:
 
     def test_no_more_lane_steps_are_useful_than_there_are(self):
         protocol = jk.adversarial.AdversarialProtocol(batch_size=4, epochs=2)
-        runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(4), protocol=protocol, measure=())
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(4), protocol=protocol, measure=())
         bucket = planned_for(runs)[0].with_lanes(2)
         tally = Tally()
         list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally))
@@ -261,7 +261,7 @@ class TestRuns:
 
     def test_failed_runs_have_a_status_and_are_named(self, caplog):
         too_fast = jk.Descent(learning_rate=1e6)
-        runs = jk.grid(d=8, alpha=1.0, width=20, seed=range(3), optimizer=too_fast)
+        runs = jk.grid(d=8, samples=6, width=20, seed=range(3), optimizer=too_fast)
         with caplog.at_level("WARNING"):
             table = sweep(runs)
         assert "3 of 3 runs failed, and no mean counts them. 3 DIVERGED: the loss" in caplog.text
@@ -274,7 +274,7 @@ class TestRuns:
         assert (summary.excluded == 3).all()
 
     def test_runs_given_twice_run_once(self):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=[0])
+        runs = jk.grid(d=8, samples=6, width=20, seed=[0])
         with pytest.warns(UserWarning, match="1 runs were given twice and run once"):
             table = sweep(runs + runs)
         assert table.status.size == 1
@@ -348,7 +348,7 @@ class TestResults:
             jk.summarize(self.table(), "k")
 
     def test_rows_are_json_whatever_numpy_gave(self):
-        table = sweep(jk.grid(d=[8], alpha=[1.0], width=[4], seed=[0], max_steps=10))
+        table = sweep(jk.grid(d=8, samples=6, width=20, seed=0, max_steps=10))
         assert json.dumps(table.to_dict()["attrs"])
 
 

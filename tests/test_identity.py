@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def one(**axes) -> jk.Run:
-    sizes = {"d": 5, "samples": 4, "width": 20, "seed": 0}
+    sizes = {"d": 8, "samples": 6, "width": 20, "seed": 0}
     (run,) = jk.grid(**{**sizes, "measure": squared_norm, **axes})
     return run
 
@@ -58,7 +58,7 @@ DIFFERENT = {
     "a schedule": [{"optimizer": optax.sgd(optax.linear_schedule(1, e, 9))} for e in (0.0, 0.5)],
     "settings": [{"optimizer": jk.optimizer(optax.sgd, learning_rate=r)} for r in (0.1, 0.2)],
     "functions of data": [{"data": scaled(factor)} for factor in (1.0, 1.0000001)],
-    "arrays a function closes over": [{"data": scaled(jnp.full(5, f))} for f in (1.0, 2.0)],
+    "arrays a function closes over": [{"data": scaled(jnp.full(8, f))} for f in (1.0, 2.0)],
     "held-out points": [{"data": with_draws(draw_held_out=held_out(n))} for n in (1, 2)],
     "truths": [{"data": with_draws(draw_truth=truth(n))} for n in (1, 2)],
     "measurements of one name": [{"measure": share(threshold)} for threshold in (0.1, 0.2)],
@@ -98,7 +98,7 @@ def test_an_own_function_is_told_by_what_it_computes_not_by_its_name():
 
 def test_some_of_own_points_are_drawn_with_a_store(tmp_path):
     """Held-out points, more than there are own ones, are drawn only where they are asked for."""
-    x, y = np.eye(9, 5, dtype=np.float32), np.where(np.arange(9) % 2, 1, -1).astype(np.float32)
+    x, y = np.eye(9, 8, dtype=np.float32), np.where(np.arange(9) % 2, 1, -1).astype(np.float32)
 
     def subset(key, samples, dim):
         chosen = jax.random.choice(key, 9, (samples,), replace=False)
@@ -208,7 +208,7 @@ def test_draws_that_raise_for_seed_0_have_no_identity():
     "pair",
     [
         lambda: [scaled(factor) for factor in (1.0, 2.0)],
-        lambda: [(factor * np.eye(4, 5, dtype=np.float32), [1.0, -1, 1, -1]) for factor in (1, 2)],
+        lambda: [(factor * np.eye(4, 8, dtype=np.float32), [1.0, -1, 1, -1]) for factor in (1, 2)],
     ],
     ids=["functions", "arrays"],
 )

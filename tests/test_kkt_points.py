@@ -27,7 +27,7 @@ def test_sweeps_record_the_certificate_of_every_run():
 
 
 def test_more_samples_than_allowed_are_not_certified():
-    runs = jk.grid(d=[6], samples=[5], width=[8], seed=[0], measure=jk.Certificates(largest=4))
+    runs = jk.grid(d=8, samples=6, width=20, seed=0, measure=jk.Certificates(largest=5))
     table = jk.sweep(runs, progress=False)
     assert (table.certificate_status == jk.measurements.NOT_CERTIFIED).all()
     assert np.isnan(table.residual_clarke).all()

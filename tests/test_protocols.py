@@ -15,6 +15,7 @@ GRID = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trains_for_long")
 def test_the_flow_ends_where_the_paper_does():
     paper = sweep(jk.grid(**GRID, protocol="paper"))
     flow = sweep(jk.grid(**GRID))

@@ -460,7 +460,7 @@ class TestExtended:
 
 
 class TestShards:
-    runs = jk.grid(d=8, samples=[6, 9], width=20, seed=range(3))
+    runs = jk.grid(d=8, samples=[6, 7], width=20, seed=range(3))
 
     def test_share_a_store_and_have_the_bits_of_the_whole(self, tmp_path, monkeypatch):
         whole = sweep(self.runs, store=tmp_path / "whole")
@@ -486,7 +486,7 @@ class TestReading:
     def test_without_the_runs(self, tmp_path):
         """As the sweep's own table, and without the code of own measurements."""
         curve = jk.Curve([-1, -5], measure=jk.StepFlips())
-        runs = jk.grid(d=8, samples=[6, 9], width=20, seed=range(2), curve=curve)
+        runs = jk.grid(d=8, samples=[6, 7], width=20, seed=range(2), curve=curve)
         table = sweep(runs, store=tmp_path)
         read = jk.read_store(tmp_path)
         xr.testing.assert_equal(read, table)

@@ -16,7 +16,7 @@ from jaxkkt.engine.devices import threads
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import trajectories
 
-SIZES = {"d": 8, "samples": 10, "width": 30, "seed": range(2), "measure": squared_norm}
+SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2), "measure": squared_norm}
 LAZY = {"initialization": "lazy", "data": "sphere"}
 KINDS = {
     "target": {"target_log_loss": [-1.0, -5.0, -30.0]},
@@ -101,7 +101,7 @@ class TestWhatIsShared:
         "other",
         [
             {"seed": 1},
-            {"width": 31},
+            {"width": 21},
             {"data": "gaussian"},
             {"delta": 0.02},
             {"loss": "logistic"},
