@@ -16,8 +16,8 @@ class Status(Outcome):
     )
     DIVERGED = (
         4,
-        "the loss became NaN or infinite: lower the learning rate or delta, or use a wider "
-        "network if no neuron is active on some sample",
+        "the loss became NaN or infinite, or a flow's leapt far above its first: lower the "
+        "learning rate or delta, or use a wider network if no neuron is active on some sample",
     )
     STALLED = (
         5,

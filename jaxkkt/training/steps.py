@@ -19,6 +19,11 @@ from jaxkkt.training.evaluation import Evaluation, evaluate
 from jaxkkt.training.state import Pause, State, is_flow
 from jaxkkt.training.status import Status
 
+# The log L of a flow falls. One that has risen by ten times what it was at first, and a thousand,
+# was thrown there where the gradient all but vanished, and steps do not lead back: without this
+# such runs take all the steps that they may.
+RISE, LEAST_RISE = 10, 1000
+
 
 def step(
     state: State, data: Dataset | GramDataset, protocol: Protocol, pause: Pause | None = None
@@ -49,6 +54,10 @@ def _standing(
         there = (state.optimizer.stage == 0) & (total <= level)
         aim = jnp.where(leading, jnp.where(there, total, jnp.inf), aim)
     status = status_at(evaluation._replace(aim=aim), state.steps, max_steps, level)
+    if is_flow(state):
+        first = state.optimizer.first_log_loss
+        thrown = (state.steps > 0) & (total - first > LEAST_RISE + RISE * jnp.abs(first))
+        status = jnp.where(thrown, Status.DIVERGED, status).astype(jnp.int32)
     ended_for = jnp.where(leading | (status == Status.CONVERGED), level, -jnp.inf)
     if pause is not None:
         # A level below the target is not met because the next step aims beyond both.
