@@ -22,7 +22,7 @@ from jaxkkt.engine.programs import compile_bucket
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
 KINDS = {
-    "flow": {},
+    "flow": {"target_log_loss": -10.0},
     "momentum": {
         "optimizer": jk.optimizer(optax.sgd, learning_rate=1e-3, momentum=0.9),
         "max_steps": 200,

@@ -124,13 +124,13 @@ class TestRuns:
 
     def test_rows_equal_runs_trained_alone(self, one_lane):
         runs = [
-            *jk.grid(d=[8, 12], alpha=[0.8, 1.2], width=[20], seed=[3]),
+            *jk.grid(d=[8, 12], alpha=[1.2], width=[20], seed=[3]),
             *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
         ]
         table = sweep(runs)
         steps = []
         # A large one, and one of another loss; each shape compiles.
-        for run in runs[3:]:
+        for run in runs[1:]:
             params, data = jax.device_put(draw(run))
             alone = jk.train(params, *data, run.protocol)
             fields = {k: v for k, v in run.fields().items() if k in table.dims}
