@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from cases import problem, stacked
 
 import jaxkkt as jk
 from benchmarks import (
@@ -95,11 +96,11 @@ def test_torch_loop_stops_at_the_target(drawn, monkeypatch):
     assert peers.torch_loop(*one)(STEPS).shape == (1, 1)
 
 
-def test_torch_is_asked_for_by_name(drawn, monkeypatch):
+def test_torch_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in ("loop", "batched"):
         with pytest.raises(ImportError, match=r"pip install -e '\.\[benchmarks\]'"):
-            training.PEERS[name](*drawn)
+            training.PEERS[name](*stacked(problem()))
 
 
 def test_torch_is_imported_only_by_its_peers():
