@@ -53,23 +53,27 @@ def linear(transformation: optax.GradientTransformation) -> LinearTransformation
 def require_linear(transformation: optax.GradientTransformation) -> None:
     """Raises ValueError unless the updates from gradients g and h, from their sum and from g with
     its coordinates mixed are the sum and the mixture: for two steps, at two scales."""
+    require_linear_steps(jax.jit(partial(two_steps, transformation)))
+
+
+def two_steps(transformation: optax.GradientTransformation, gradient: Params) -> Array:
+    """The updates of w in two steps by the same gradient, from weights that are not 0."""
     rule = optax.with_extra_args_support(transformation)
+    told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
+    weights = jax.tree.map(jnp.asarray, _some(np.random.default_rng(1)))
+    state, found = rule.init(weights), []
+    for _ in range(2):
+        updates, state = rule.update(gradient, state, weights, **told)
+        found.append(updates.w)
+    return jnp.stack(found)
+
+
+def require_linear_steps(moved: Callable[[Params], Array]) -> None:
+    """As `require_linear`, of what gives the `two_steps` by a gradient."""
     turn = np.array([[0.6, 0.8], [-0.8, 0.6]], np.float32)
     rng = np.random.default_rng(0)
     first, second = (_some(rng) for _ in range(2))
     mixed = first._replace(w=first.w @ turn)
-    told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
-
-    @jax.jit
-    def moved(gradient: Params) -> Array:
-        """Its updates of w in two steps, from weights that are not 0."""
-        weights = jax.tree.map(jnp.asarray, _some(np.random.default_rng(1)))
-        state, found = rule.init(weights), []
-        for _ in range(2):
-            updates, state = rule.update(gradient, state, weights, **told)
-            found.append(updates.w)
-        return jnp.stack(found)
-
     for scale in np.array([1e-3, 1e3], np.float32):
         one, other, both, turned = (
             np.asarray(moved(jax.tree.map(lambda a, by=scale: by * a, g)))

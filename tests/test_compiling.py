@@ -38,8 +38,16 @@ def declare_linear():
     return jk.optimizers.linear(optax.sgd(optax.cosine_decay_schedule(0.1, 100), 0.9))
 
 
+def declare_linear_in_many_settings():
+    rule = jk.optimizer(optax.sgd, linear=True, learning_rate=0.1, momentum=0.5)
+    rates, momenta = np.linspace(0.01, 0.1, 5), (0.0, 0.5, 0.9)
+    return jk.grid(d=2, samples=2, width=2, optimizer=rule, learning_rate=rates, momentum=momenta)
+
+
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("call", "most"), [(certify, 9), (declare_linear, 3)])
+@pytest.mark.parametrize(
+    ("call", "most"), [(certify, 9), (declare_linear, 3), (declare_linear_in_many_settings, 3)]
+)
 def test_few_programs_are_compiled_for_plain_arrays(call, most):
     """In a notebook each takes a tenth of a second, and every size needs them anew."""
     compiled, going = [], True

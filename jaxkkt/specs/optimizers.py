@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array
 
 from jaxkkt import optimizers
 from jaxkkt.networks import Params
@@ -269,10 +270,16 @@ def _traced(settings: dict[str, Any]) -> bool:
 def _require_linear(made: Optimizer) -> None:
     """As `optimizers.require_linear`, once settings that an axis of the grid gives are there."""
     try:
-        rule = made.transformation()
+        made.transformation()
     except ValueError:
         return
-    optimizers.require_linear(rule)
+    optimizers.require_linear_steps(partial(_two_steps, made))
+
+
+@jax.jit
+def _two_steps(made: Optimizer, gradient: Params) -> Array:
+    """One program for all numbers of an optimizer's settings."""
+    return optimizers.two_steps(made.transformation(), gradient)
 
 
 # Of which classes outside the package, whatever their numbers.
