@@ -52,7 +52,7 @@ class TestOwn:
         table = sweep(runs)
         expected = dead_share(*alone(runs[0]))
         assert table.dead.item() == pytest.approx(float(expected["dead"]), abs=1e-6)
-        assert table.dead.item() < 0.2  # 0.8 with the padding of 256
+        assert table.dead.item() < 0.2  # 0.9 with the padding of 256
         assert table.mean_b.item() == pytest.approx(float(expected["mean_b"]), rel=1e-3)
 
     def test_gets_what_its_parameters_name_at_its_size(self):
