@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 import jaxkkt as jk
-from jaxkkt.engine import slots, streams
+from jaxkkt.engine import measuring, slots, streams
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.programs import Programs
+from jaxkkt.engine.draws import draw_batch
+from jaxkkt.engine.programs import Programs, compile_bucket
 
 STAGES = ("draw", "place", "advance", "decode", "measure")
 # JAX's names of what it does before a program first runs.
@@ -64,12 +65,11 @@ def stages(runs: Sequence[jk.Run]) -> dict[str, float]:
         found = measured(*args)
         return lambda: found
 
-    compile_bucket, begin = streams.compile_bucket, slots.measure_batch
-    measured = timed("measure", lambda *args: begin(*args)())
+    measured = timed("measure", lambda *args: measuring.measure_batch(*args)())
     count = jk.plan_sweep(runs).streams
     with replaced(
         (streams, "compile_bucket", timed_programs),
-        (slots, "draw_batch", timed("draw", slots.draw_batch)),
+        (slots, "draw_batch", timed("draw", draw_batch)),
         (slots, "measure_batch", measure_batch),
     ):
         started = time.perf_counter()

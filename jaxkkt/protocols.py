@@ -10,9 +10,8 @@ from jaxkkt import representations
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
 from jaxkkt.representations import Representation
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Count, Number, Spec, described
-from jaxkkt.specs.data import require_whole
 from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
 
 ALL_PARAMETERS = Params._fields

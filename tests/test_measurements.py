@@ -314,6 +314,33 @@ class TestOwn:
         with pytest.raises(ValueError, match="asks for held-out points, and 'own' has none"):
             sweep(jk.grid(data=(x, y), **axes))
 
+    @pytest.mark.parametrize("name", ["test", "truth"])
+    @pytest.mark.parametrize("compiled", [True, False])
+    def test_what_data_do_not_have_is_told_before_anything_runs(self, name, compiled):
+        """Of every kind of data in the sweep, and of measurements on the host, too."""
+
+        class Asking(jk.Measurement):
+            on_host = not compiled
+
+            def measure(self, test):
+                return {"asked": 0.0}
+
+        class AskingForTruth(Asking):
+            def measure(self, truth):
+                return {"asked": 0.0}
+
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        has_both, has_none = jk.data.Clusters(samples=6, d=8, clusters=2), (x, y)
+        measure = Asking if name == "test" else AskingForTruth
+        given = [
+            run
+            for data in (has_both, has_none, has_both)
+            for run in jk.grid(data=data, width=20, seed=0, measure=measure)
+        ]
+        assert jk.plan_sweep(given[::2])
+        with pytest.raises(ValueError, match="and 'own' has none"):
+            jk.plan_sweep(given)
+
 
 def blobs_with(name):
     """A distribution with a field of this name."""

@@ -361,6 +361,7 @@ class TestPackage:
         tops = {name.split("/")[0] for name in names}
         assert tops == {"jaxkkt", f"jaxkkt-{jk.__version__}.dist-info"}
         assert {f"jaxkkt/sweeps/{path.name}" for path in (root / "sweeps").glob("*.py")} <= names
+        assert "jaxkkt/py.typed" in names  # without it a user's type checker reads no types
         assert "jaxkkt = jaxkkt.studies.command:main" in entries
 
     def test_studies_import_each_other_as_both_packages_can(self):

@@ -41,10 +41,7 @@ def held_out(run: Run) -> Dataset:
     """
     found = run.data.draw_held_out(run.seed)
     if found is None:
-        raise ValueError(
-            f"a measurement asks for held-out points, and {run.data.label!r} has none: "
-            "jk.data.Arrays(x, y, x_test, y_test) takes them"
-        )
+        raise _has_no("held-out points", run.data)
     return found
 
 
@@ -52,11 +49,36 @@ def truth(run: Run) -> Any:
     """What the run's points were made of; raises ValueError where its data do not tell."""
     found = run.data.draw_truth(run.seed)
     if found is None:
-        raise ValueError(
-            f"a measurement asks for the truth behind the points, and {run.data.label!r} has none: "
-            "jk.data.Clusters has, and any distribution with a method draw_truth(seed)"
-        )
+        raise _has_no("the truth behind the points", run.data)
     return found
+
+
+_WHO_HAS = {
+    "held-out points": "jk.data.Arrays(x, y, x_test, y_test) takes them",
+    "the truth behind the points": (
+        "jk.data.Clusters has, and any distribution with a method draw_truth(seed)"
+    ),
+}
+
+
+def _has_no(what: str, data: Data) -> ValueError:
+    return ValueError(
+        f"a measurement asks for {what}, and {data.label!r} has none: {_WHO_HAS[what]}"
+    )
+
+
+def require_what_is_asked(measurements: Sequence[Measurement], data: Data) -> None:
+    """Raises as `held_out` and `truth` do, as far as that is known without a draw."""
+    required = _required(measurements)
+    if "test" in required and not data.may_hold_out:
+        raise _has_no("held-out points", data)
+    if "truth" in required and not data.may_tell_truth:
+        raise _has_no("the truth behind the points", data)
+
+
+@by_identity
+def _required(measurements: Sequence[Measurement]) -> set[str]:
+    return {name for one in measurements for name in one.requires()}
 
 
 def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:

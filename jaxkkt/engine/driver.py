@@ -113,9 +113,10 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
 
     Raises ValueError where two measurements of a run return the same name, where a measurement, an
     array's dimension or a field has one that the table needs for something else, where a
-    measurement returns a number for some runs and an array for others, and where runs have curves
-    of other moments. Of what measurements return at other sizes it looks at the smallest, the
-    largest, and those with a size of 1; and it knows nothing of those that run `on_host`.
+    measurement returns a number for some runs and an array for others or asks for held-out points
+    or a truth that the data do not have, and where runs have curves of other moments. Of what
+    measurements return at other sizes it looks at the smallest, the largest, and those with a size
+    of 1; and it knows nothing of what those return that run `on_host`.
     """
     return _plan(unique(runs))
 

@@ -296,8 +296,10 @@ def as_bytes(dataset: xr.Dataset) -> bytes:
     and never gets it.
     """
     content = BytesIO()
+    # A dimension's own variable comes first: what was there before would be tied to it once more.
+    in_order = sorted(dataset.variables, key=lambda name: name not in dataset.dims)
     with h5netcdf.File(content, "w") as file:
-        dataset.dump_to_store(H5NetCDFStore(file))
+        dataset[in_order].dump_to_store(H5NetCDFStore(file))
     return content.getvalue()
 
 

@@ -14,10 +14,12 @@ from jaxtyping import PRNGKeyArray
 from jaxkkt.garbage import uncollected
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
+from jaxkkt.requirements import require_whole
 from jaxkkt.runs.columns import SEED, columns_of, distinct
 from jaxkkt.specs import base
 from jaxkkt.specs.base import MOST, Spec, described
-from jaxkkt.specs.data import Data, fold, require_whole
+from jaxkkt.specs.data import Data, fold
+from jaxkkt.specs.identity import package_of
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
 from jaxkkt.specs.same import Same, by_identity, by_same
@@ -253,7 +255,7 @@ def refuse_changed(runs: Sequence[Run], stored: bool) -> None:
         curve = () if run.curve is None else run.curve.measure
         for spec in (*(spec for _, spec in run.parts()), *curve):
             kept = stored or not getattr(spec, "on_host", False)
-            own = base.package_of(spec.brought) is None
+            own = package_of(spec.brought) is None
             if own and kept and spec.compiled_as not in looked_at:
                 looked_at.add(spec.compiled_as)
                 base.refuse_changed(spec, **_sizes(run))

@@ -1,7 +1,7 @@
 """The kind of network that is trained, and its size."""
 
+from jaxkkt.requirements import require_whole
 from jaxkkt.specs.base import Spec, described
-from jaxkkt.specs.data import require_whole
 
 
 class Network(Spec):

@@ -98,6 +98,10 @@ class Arrays(Data, kw_only=False):
             return None
         return on_host(self.x_test, self.y_test)
 
+    @property
+    def may_hold_out(self) -> bool:
+        return self.x_test is not None
+
     def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         return {"kind": "data.Arrays", "name": self.name, "array": self.content}
 

@@ -51,6 +51,16 @@ class Data(Spec):
         """
         return None
 
+    @property
+    def may_hold_out(self) -> bool:
+        """Whether `draw_held_out` may give points, as far as that is known without a draw."""
+        return True
+
+    @property
+    def may_tell_truth(self) -> bool:
+        """Whether `draw_truth` may tell anything, as far as that is known without a draw."""
+        return type(self).draw_truth is not Data.draw_truth
+
     # Whether held-out points and truth are the same for all seeds.
     same_for_all_seeds: ClassVar[bool] = False
     # Whether `draw_at` draws at any shape that holds the sizes, which may be traced.

@@ -9,9 +9,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import mixtures
 from jaxkkt.compiling import quick_jit
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Number, described
-from jaxkkt.specs.data.base import require_whole
 from jaxkkt.specs.data.distributions import Distribution
 
 
