@@ -503,7 +503,7 @@ PROTECTIONS = (
         44,
         "nobody is asked for a lock",
         "engine/results.py",
-        "        dataset.dump_to_store(H5NetCDFStore(file))\n",
+        "        dataset[in_order].dump_to_store(H5NetCDFStore(file))\n",
         '        pass\n    return dataset.to_netcdf(engine="h5netcdf")\n',
         "test_store.py::TestStore::test_saving_asks_nobody_for_a_lock",
     ),
