@@ -330,16 +330,11 @@ class TestOwn:
                 return {"asked": 0.0}
 
         x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
-        has_both, has_none = jk.data.Clusters(samples=6, d=8, clusters=2), (x, y)
-        measure = Asking if name == "test" else AskingForTruth
-        given = [
-            run
-            for data in (has_both, has_none, has_both)
-            for run in jk.grid(data=data, width=20, seed=0, measure=measure)
-        ]
-        assert jk.plan_sweep(given[::2])
+        axes = {"width": 20, "seed": 0, "measure": Asking if name == "test" else AskingForTruth}
+        with_both = jk.grid(data=jk.data.Clusters(samples=6, d=8, clusters=2), **axes)
+        assert jk.plan_sweep(with_both)
         with pytest.raises(ValueError, match="and 'own' has none"):
-            jk.plan_sweep(given)
+            jk.plan_sweep([*with_both, *jk.grid(data=(x, y), **axes)])
 
 
 def blobs_with(name):

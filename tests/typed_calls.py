@@ -10,9 +10,6 @@ import jax.numpy as jnp
 import xarray as xr
 
 import jaxkkt as jk
-from jaxkkt.kkt.certificate import Certificate
-from jaxkkt.kkt.limit import FlowTrace
-from jaxkkt.kkt.polish import Polished
 from jaxkkt.single import Result
 
 params = jk.networks.torch_linear(jax.random.key(0), 10, 4)
@@ -25,7 +22,7 @@ assert_type(jk.train(params, x, y).log_loss, jax.Array)
 assert_type(jk.networks.margins(params, x, y), jax.Array)
 assert_type(runs, list[jk.Run])
 assert_type(jk.sweep(runs), xr.Dataset)
-assert_type(jk.kkt.certificate(params, x, y), Certificate)
-assert_type(jk.kkt.polish(params, x, y), Polished)
-assert_type(jk.kkt.follow_flow(params, x, y, -60.0, [-70.0]), FlowTrace)
+assert_type(jk.kkt.certificate(params, x, y), jk.kkt.Certificate)
+assert_type(jk.kkt.polish(params, x, y), jk.kkt.Polished)
+assert_type(jk.kkt.follow_flow(params, x, y, -60.0, [-70.0]), jk.kkt.FlowTrace)
 assert_type(jk.kkt.multipliers(params, x, y), jax.Array)

@@ -41,7 +41,7 @@ def held_out(run: Run) -> Dataset:
     """
     found = run.data.draw_held_out(run.seed)
     if found is None:
-        raise _has_no("held-out points", run.data)
+        raise _has_no("test", run.data)
     return found
 
 
@@ -49,31 +49,29 @@ def truth(run: Run) -> Any:
     """What the run's points were made of; raises ValueError where its data do not tell."""
     found = run.data.draw_truth(run.seed)
     if found is None:
-        raise _has_no("the truth behind the points", run.data)
+        raise _has_no("truth", run.data)
     return found
 
 
-_WHO_HAS = {
-    "held-out points": "jk.data.Arrays(x, y, x_test, y_test) takes them",
-    "the truth behind the points": (
-        "jk.data.Clusters has, and any distribution with a method draw_truth(seed)"
-    ),
-}
+def _has_no(name: str, data: Data) -> ValueError:
+    what, who_has = {
+        "test": ("held-out points", "jk.data.Arrays(x, y, x_test, y_test) takes them"),
+        "truth": (
+            "the truth behind the points",
+            "jk.data.Clusters has, and any distribution with a method draw_truth(seed)",
+        ),
+    }[name]
+    return ValueError(f"a measurement asks for {what}, and {data.label!r} has none: {who_has}")
 
 
-def _has_no(what: str, data: Data) -> ValueError:
-    return ValueError(
-        f"a measurement asks for {what}, and {data.label!r} has none: {_WHO_HAS[what]}"
-    )
-
-
-def require_what_is_asked(measurements: Sequence[Measurement], data: Data) -> None:
+def require_what_is_asked(run: Run) -> None:
     """Raises as `held_out` and `truth` do, as far as that is known without a draw."""
-    required = _required(measurements)
-    if "test" in required and not data.may_hold_out:
-        raise _has_no("held-out points", data)
-    if "truth" in required and not data.may_tell_truth:
-        raise _has_no("the truth behind the points", data)
+    for measurements in (run.measure, () if run.curve is None else run.curve.measure):
+        required = _required(measurements)
+        if "test" in required and not run.data.may_hold_out:
+            raise _has_no("test", run.data)
+        if "truth" in required and not run.data.may_tell_truth:
+            raise _has_no("truth", run.data)
 
 
 @by_identity

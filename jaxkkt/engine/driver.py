@@ -20,6 +20,7 @@ import xarray as xr
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone, devices, environment
+from jaxkkt.engine.draws import require_what_is_asked
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
 from jaxkkt.engine.lane_counts import streams
@@ -125,6 +126,9 @@ def plan_sweep(runs: Sequence[Run]) -> Plan:
 def _plan(wanted: Sequence[Run]) -> Plan:
     used = devices()
     buckets = plan(wanted, used)
+    for b in buckets:
+        for run in b.one_of_each:
+            require_what_is_asked(run)
     require_free_names(wanted, names_in(buckets))
     if len({(run.curve.dimension, run.curve.moments) for run in wanted if run.curve}) > 1:
         raise ValueError("the runs of a table must have the same curve: sweep them apart")

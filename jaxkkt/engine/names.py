@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxkkt.engine.buckets import Bucket, structure_of
-from jaxkkt.engine.draws import asked_for, require_what_is_asked
+from jaxkkt.engine.draws import asked_for
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.traces import kept
 from jaxkkt.engine.trained import network_like, points_like
@@ -54,16 +54,13 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
     """Of what compiled measurements of these runs return, traced once for each kind of runs, and at
     a few sizes more where it sees those.
 
-    Raises ValueError as `names_of` does, and where a measurement asks for what its data do not
-    have. What raises at one of the other sizes is left to its runs.
+    Raises ValueError as `names_of` does. What raises at one of the other sizes is left to its runs.
     """
     found = Names({}, set(), set())
     kinds: dict[Any, tuple[Run, Sizes]] = {}
     at_sizes: dict[Any, dict[Sizes, Run]] = {}
     for b in reversed(buckets):
         for run in b.one_of_each:
-            for _, some in _measured(run):
-                require_what_is_asked(some, run.data)
             kind = tuple(structure_of(some) for _, some in _measured(run))
             # Of the first bucket that has them: what is traced here its programs need first.
             kinds[kind] = run, b.measured_at
