@@ -34,6 +34,9 @@ class TestPacking:
         "seed": np.uint32(2**32 - 1),
         "truth": np.array([True, False]),
         "nan": np.array([[np.nan, np.inf], [0.0, -0.0]], np.float32),
+        "half": np.float16(0.1),
+        "short": np.asarray([0.375, -1.5], jnp.bfloat16),
+        "shorter": np.asarray(0.375, jnp.float8_e4m3fn),
     }
 
     def test_there_and_back_on_both_sides(self):

@@ -13,6 +13,9 @@ from jaxkkt.specs import identity
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
+ALTERNATING = np.where(np.arange(300) % 2, 1, -1).astype(np.float32)
+
+
 def one(**axes) -> jk.Run:
     sizes = {"d": 8, "samples": 6, "width": 20, "seed": 0}
     (run,) = jk.grid(**{**sizes, "measure": squared_norm, **axes})
@@ -52,7 +55,82 @@ def truth(number):
     return lambda self, seed: {"number": np.float32(number)}
 
 
+def frozen(neurons):
+    """A rule that leaves the first neurons where they are."""
+
+    def update(gradient, state, params=None):
+        return jax.tree.map(lambda g: -0.1 * g.at[:neurons].set(0), gradient), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def error_of(first):
+    def error(params, test):
+        return (jk.networks.margins(params, test.x[:first], test.y[:first]) <= 0).mean()
+
+    return error
+
+
+def pool(label):
+    """Points of which more are drawn to be held out than to be trained on."""
+    labels = np.where(np.arange(300) < 6, ALTERNATING, label).astype(np.float32)
+
+    def data(key, samples, dim):
+        return jax.random.normal(key, (samples, dim)), jnp.asarray(labels[:samples])
+
+    return data
+
+
+def shipped(base, name, made):
+    """A class of the package with a method of one's own, of what its own gives."""
+
+    def method(self, *args):
+        return made(getattr(base, name)(self, *args))
+
+    return type("Mine", (base,), {name: method})
+
+
+def drawn_by(base, name, factor):
+    return shipped(base, name, lambda found: type(found)(factor * found[0], *found[1:]))
+
+
+def blobs(told):
+    class Blobs(jk.data.Distribution):
+        sigma: jk.Number = 1.0
+
+        def draw(self, key, samples, dim):
+            return scaled(1.0)(key, samples, dim)
+
+        def draw_truth(self, seed):
+            return {"number": np.float32(told(self.sigma, seed))}
+
+    return Blobs
+
+
+def number(truth):
+    return truth["number"]
+
+
+TRUTH = {"sigma": 2.0, "measure": number}
 DIFFERENT = {
+    "rules at the width of a run": [{"optimizer": frozen(n)} for n in (5, 15)],
+    "factories at the width of a run": [
+        {"optimizer": jk.optimizer(lambda n=n: frozen(n))} for n in (5, 15)
+    ],
+    "held-out points, more than a run's own": [{"measure": error_of(n)} for n in (16, 250)],
+    "held-out points on the way": [
+        {"curve": jk.Curve([-1.0], measure=error_of(n))} for n in (16, 250)
+    ],
+    "labels of held-out points alone": [{"data": pool(label)} for label in (1.0, -1.0)],
+    "draws of a shipped class": [{"data": drawn_by(jk.data.Sphere, "draw", f)} for f in (1.0, 2.0)],
+    "points of a shipped class": [
+        {"data": drawn_by(jk.data.Sphere, "draw_training", f)} for f in (1.0, 2.0)
+    ],
+    "weights of a shipped class": [
+        {"initialization": drawn_by(jk.initializations.Torch, "draw_start", f)} for f in (1.0, 2.0)
+    ],
+    "truths of a field": [{"data": blobs(lambda s, _, k=k: k * s), **TRUTH} for k in (1, 3)],
+    "truths of a seed": [{"data": blobs(lambda _, i, k=k: k * i), **TRUTH} for k in (1, 3)],
     "optax transformations": [{"optimizer": rule} for rule in (optax.adam(0.01), optax.sgd(1e-9))],
     "learning rates in one": [{"optimizer": optax.adam(rate)} for rate in (0.01, 0.02)],
     "a schedule": [{"optimizer": optax.sgd(optax.linear_schedule(1, e, 9))} for e in (0.0, 0.5)],
@@ -150,6 +228,71 @@ def reading(what):
     }
     functions = {"data": data, "initialization": weights, "measure": norm}
     return kinds.get(what) or (what, functions[what])
+
+
+@pytest.mark.parametrize("base", [jk.data.Sphere, jk.data.Gaussian])
+def test_a_shipped_class_draws_as_its_subclass_says(base):
+    """It drew as the class did that it is of."""
+
+    class Scaled(base):
+        factor: jk.Number = 1.0
+
+        def draw(self, key, samples, dim):
+            x, y = super().draw(key, samples, dim)
+            return self.factor * x, y
+
+    def size(data):
+        return jnp.linalg.norm(data.x)
+
+    table = jk.sweep(
+        jk.grid(data=Scaled, factor=[1.0, 5.0], d=8, samples=6, width=20, seed=0, measure=size)
+    )
+    small, large = table["size"].values.ravel()
+    np.testing.assert_allclose(large, 5 * small, rtol=1e-6)
+
+
+def test_weights_of_a_shipped_class_are_drawn_as_its_subclass_says():
+    larger = drawn_by(jk.initializations.Torch, "draw", 5.0)()
+    smaller = drawn_by(jk.initializations.Torch, "draw", 1.0)()
+    drawn = [some.draw_start(0, 20, 8).w for some in (smaller, larger)]
+    np.testing.assert_allclose(drawn[1], 5 * drawn[0], rtol=1e-6)
+    table = jk.sweep([one(initialization=some) for some in (smaller, larger)])
+    assert len(set(table.squared_norm.values.ravel())) == 2
+
+
+def test_a_function_that_has_changed_at_another_size_is_refused():
+    """It was looked at as it was first used, and at no other size."""
+    points = {d: np.eye(6, d, dtype=np.float32) for d in (8, 9)}
+
+    def mine(key, samples, dim):
+        return jnp.asarray(points[dim]), jnp.asarray(ALTERNATING[:samples])
+
+    runs = [one(data=mine, d=d) for d in (8, 9)]
+    jk.sweep(runs)
+    points[9] = 10 * points[9]
+    with pytest.raises(ValueError, match="mine computes something else than when it was first"):
+        jk.sweep(runs)
+
+
+def test_what_is_forgotten_is_no_longer_in_a_run(monkeypatch):
+    """A run kept its name, and took the rows of what its function had computed before."""
+    axis, function = reading("data")
+    run = one(**{axis: function})
+    before = run.name, run.identity
+    assert (run.name, run.identity) == before
+    monkeypatch.setattr(Factor, "value", 2.0)
+    jk.engine.forget()
+    assert run.name != before[0]
+    assert run.identity != before[1]
+
+
+def test_a_function_may_be_used_in_both_precisions():
+    def size(data):
+        return jnp.linalg.norm(data.x)
+
+    for double in (False, True, False):
+        with jax.enable_x64(double):
+            assert jk.sweep([one(measure=size, max_steps=1)])["size"].item() > 0
 
 
 KINDS = ["data", "a class", "initialization", "measure", "a factory of optimizers", "a schedule"]

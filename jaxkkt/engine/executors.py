@@ -25,8 +25,9 @@ from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import Trajectory, those_with
 from jaxkkt.engine.workers import end_with_parent
-from jaxkkt.runs.run import Run
+from jaxkkt.runs.run import Run, own_specs
 from jaxkkt.specs.base import from_json, jsonable
+from jaxkkt.specs.identity import function_name
 from jaxkkt.store import differences
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share
@@ -193,7 +194,7 @@ def train_part(
         )
     end_with_parent()
     split_among(threads)
-    expected, bucket, parts = _loaded(common)
+    expected, bucket, parts, _ = _loaded(common)
     runs = tuple(_run(parts, reference) for reference in references)
     keep = {run for run, reference in zip(runs, references, strict=True) if reference.keep}
     firsts = [i for i, reference in enumerate(references) if reference.first]
@@ -206,6 +207,7 @@ def train_part(
                 "a worker would compute other bits than the process of the sweep; give both the "
                 "same versions, devices and flags. What differs:\n  " + "\n  ".join(differing)
             )
+        _require_same_functions(common)
         used = devices()
         tallies = [Tally() for _ in range(streams([part], used))]
         asked = _NotWanted(wanted)
@@ -232,8 +234,33 @@ def _portable(error: Exception | None) -> Exception | None:
 @lru_cache(maxsize=1)
 def _loaded(common: bytes) -> Any:
     """The same objects for every task of a bucket: functions made anew would compile anew."""
-    expected, bucket, parts = cloudpickle.loads(common)
-    return expected, bucket, [_unpacked(part) for part in parts]
+    expected, bucket, parts, told = cloudpickle.loads(common)
+    return expected, bucket, [_unpacked(part) for part in parts], told
+
+
+@lru_cache(maxsize=1)
+def _require_same_functions(common: bytes) -> None:
+    """Raises ValueError where a worker's own functions compute something else than the sweep's."""
+    _, _, parts, told = _loaded(common)
+    for reference, identity in told:
+        run = _run(parts, reference)
+        if _told(run) != identity:
+            names = ", ".join(sorted({function_name(spec.brought) for spec in own_specs(run)}))
+            raise ValueError(
+                f"{names}: a worker computes something else by it than the process of the sweep, "
+                "as where a module's global was set after its import, which a worker does not "
+                "know. Make what is set a field of a class, or an array or number that the "
+                "function closes over"
+            )
+
+
+def _told(run: Run) -> str | None:
+    """What a run with own functions computes, where that can be told."""
+    if not own_specs(run):
+        return None
+    with suppress(ValueError):
+        return run.identity
+    return None
 
 
 def _packed(part: Any) -> str | bytes:
@@ -269,7 +296,7 @@ def _tasks(
     expected = environment()
     for bucket, groups in groupby(_parts(buckets, done), lambda part: part[0]):
         places: dict[Any, int] = {}
-        tasks = []
+        tasks, first = [], dict[tuple[int, ...], tuple[_Reference, Run]]()
         for _, some in groups:
             references = [
                 _Reference(
@@ -284,9 +311,13 @@ def _tasks(
                 for one in some
                 for run in one
             ]
-            tasks.append((tuple(chain.from_iterable(some)), references))
+            runs = tuple(chain.from_iterable(some))
+            tasks.append((runs, references))
+            for reference, run in zip(references, runs, strict=True):
+                first.setdefault(reference.parts, (reference, run))
         parts = [_packed(value) for _, value in places]
-        common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts))
+        told = [(one, known) for one, run in first.values() if (known := _told(run)) is not None]
+        common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts, told))
         for runs, references in tasks:
             yield _Task(common, runs, references)
 

@@ -99,7 +99,8 @@ def _kept_as(dtype: str) -> Any:
     kind = np.dtype(dtype)
     if kind.itemsize % WORD == 0:
         return kind
-    return np.dtype(np.float32 if kind.kind == "f" else np.int32)
+    # To NumPy a bfloat16 is no kind of float.
+    return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
 
 
 @cache

@@ -4,6 +4,7 @@ A bucket is a function of the runs, the protocol and the devices, never of what 
 resumed sweep compiles the same shapes and so gives the same bits.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -15,15 +16,18 @@ import numpy as np
 from jaxkkt.engine import lane_counts
 from jaxkkt.engine.buckets import Bucket, structure_of
 from jaxkkt.engine.costs import lane_bytes, slot_bytes, work
+from jaxkkt.engine.inert import is_inert
 from jaxkkt.engine.merging import Shape, merge
 from jaxkkt.engine.trajectories import Trajectory, trajectories
 from jaxkkt.measurements import Measurement
-from jaxkkt.protocols import Training
+from jaxkkt.protocols import Protocol, Training
 from jaxkkt.representations import Representation
 from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.data import Data, round_up
 from jaxkkt.specs.same import Same, by_identity
+
+log = logging.getLogger("jaxkkt")
 
 LARGEST_PADDING_SHARE = 0.25
 # Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
@@ -61,6 +65,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
             counts = {shape: len(same) for shape, same in by_shape.items()}
             steps = protocol.guessed_steps
             merged, allowed = merge(counts, kind.work, steps, allowed)
+            merged = [part for union in merged for part in _inert(union, by_shape)]
         for union in merged:
             some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
             found.append(_bucket(some, union, kind, devices))
@@ -115,6 +120,20 @@ def _kind_of(protocol: Training, data: Data, curve: Curve | None, shared: bool) 
 def _order(shapes: dict[tuple[int, int, int], list[Trajectory]]) -> str:
     """Sorts kinds, whatever the order of the runs."""
     return min(str(one[0].to_json()) for same in shapes.values() for one in same[:1])
+
+
+def _inert(
+    union: Shape, by_shape: Mapping[tuple[int, int, int], Sequence[Trajectory]]
+) -> list[Shape]:
+    """The shape for all of its runs; one for each size where their optimizer minds padding."""
+    firsts = distinct([one[0] for part in union.parts for one in by_shape[part]])
+    rules = {run.protocol.rule for run in firsts if isinstance(run.protocol, Protocol)}
+    least = min(k for _, _, k in union.parts), min(d for _, d, _ in union.parts)
+    if all(is_inert(rule, least, (union.k, union.d)) for rule in rules):
+        return [union]
+    told = "the optimizer %s minds padding: each of %d sizes trains by itself"
+    log.info(told, ", ".join(sorted(rule.label for rule in rules)), len(union.parts))
+    return [Shape((part,), *part) for part in union.parts]
 
 
 def _longest_first(shape: tuple[int, int, int]) -> tuple[float, ...]:

@@ -138,7 +138,8 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     """The rows of a store as those of a table, by what they say of themselves alone.
 
     Of a run that raised and was not tried again, its error; of one that was computed several times,
-    the last. Where fields of measurements vary, as `slack` does, a run has a row for each.
+    the last. Where fields of measurements vary, as `slack` does, a run has a row for each; and so
+    where own measurements of one name computed different things.
     """
     by_name: dict[str, list[Record]] = {}
     for record in records:
@@ -148,17 +149,39 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     for mine in chain.from_iterable(map(_by_row, by_name.values())):
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
         last, of_network = ended[-1], _of_one_network(ended)
-        values, described = dict(last.value["ending"]), []
+        measured, described = dict[str, dict[str, Any]](), []
         for record in of_network:
             described.append((id(record.segment), record.value["spec"]))
-            for hashed, some in record.value["measured"].items():
-                values.update(some)
-                described.append((id(record.segment), hashed))
+            described += [(id(record.segment), hashed) for hashed in record.value["measured"]]
+            measured |= record.value["measured"]
         key = tuple(described)
         if key not in kinds:
             kinds[key] = _kind_of(of_network)
-        found.append(Entry(kinds[key], last.value["seed"], values))
+        for values in _versions(measured):
+            ending = last.value["ending"]
+            found.append(Entry(kinds[key], last.value["seed"], {**ending, **values}))
     return found
+
+
+def _versions(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What was measured of a network, by hashes of what computed it: once, or as often as these
+    gave a name different values."""
+    whole: dict[str, Any] = {}
+    for some in measured.values():
+        whole |= some
+    if len(whole) == sum(map(len, measured.values())):
+        return [whole]
+    versions: list[tuple[dict[str, Any], set[str]]] = []
+    for complete in (False, True):  # what fits to several belongs to all of them
+        for hashed, some in measured.items():
+            fits = [v for v in versions if hashed in v[1] or not some.keys() & v[0].keys()]
+            if not fits and not complete:
+                versions.append(({}, set()))
+                fits = versions[-1:]
+            for values, hashes in fits:
+                values.update(some)
+                hashes.add(hashed)
+    return [values for values, _ in versions]
 
 
 def _by_row(records: Sequence[Record]) -> list[list[Record]]:

@@ -82,7 +82,7 @@ class Measurement(Spec):
         protocol: Any = None,
         truth: Any = None,
         tests: int | None = None,
-        **_: Any,
+        moments: int | None = 1,
     ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         def spec(*shape: int) -> Any:
             return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
@@ -93,7 +93,10 @@ class Measurement(Spec):
         known: dict[str, Any]
         known = {"params": params, "start": params, "data": data, "test": test}
         given = None if truth is None else jax.tree.unflatten(*truth)
-        known |= {"protocol": protocol, "curve": params, "truth": given}
+        curve = None
+        if moments is not None:
+            curve = Params(*(spec(moments, *leaf.shape) for leaf in params))
+        known |= {"protocol": protocol, "curve": curve, "truth": given}
         asked = [known[name] for name in self.needs()]
 
         def told(here: Measurement, *args: Any) -> dict[str, Any]:

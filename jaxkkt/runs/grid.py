@@ -101,6 +101,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
             known = {known for parts in each for known in _names(parts)}
             told = unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known})
             raise ValueError(_no_field(name, each) or told)
+    for owners in owned:
+        _require_one_axis_a_field(owners)
     runs: list[Run] = []
     for parts, owners in zip(each, owned, strict=True):
         fields = [name for name in axes if name in owners]
@@ -146,7 +148,9 @@ def _plain(value: Any) -> Any:
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) == 2
+    if not isinstance(value, tuple) or len(value) != 2 or isinstance(value[0], tuple):
+        return False  # a tuple of pairs is an axis of several data
+    return np.ndim(value[0]) == 2
 
 
 def _has_arrays(parts: dict[str, _Part]) -> bool:
@@ -227,6 +231,13 @@ def _owner(name: str, parts: dict[str, _Part]) -> tuple[str, str] | None:
         choices = ", ".join(f"{part}_{field}" for part, field in found)
         raise ValueError(f"{name!r} is a field of several parts of a run: choose from {choices}")
     return found[0] if found else None
+
+
+def _require_one_axis_a_field(owners: Mapping[str, tuple[str, str]]) -> None:
+    axes = {owner: name for name, owner in owners.items()}
+    twice = [(name, axes[owner]) for name, owner in owners.items() if axes[owner] != name]
+    for name, other in twice:
+        raise ValueError(f"{name!r} and {other!r} are axes of the same field: give one of them")
 
 
 def _run(

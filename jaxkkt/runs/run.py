@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
@@ -163,7 +163,7 @@ class Run(Spec):
             curve=curve,
         )
 
-    @cached_property
+    @property
     def identity(self) -> str:
         """What is computed, as JSON: equal for two runs only where all their numbers are.
 
@@ -173,15 +173,20 @@ class Run(Spec):
         computed, _, _ = _computed(self.apart_from_seed)
         return json.dumps({**computed, "seed": self.seed}, sort_keys=True)
 
-    @cached_property
+    @property
     def name(self) -> str:
         """A readable name of what is trained, unique by a hash: what is measured at the end is no
         part of it. A store knows rows and networks by it."""
-        _, trained, _ = _computed(self.apart_from_seed)
+        computed = _computed(self.apart_from_seed)
+        of, name = self.__dict__.get("_named", (None, ""))
+        if of is computed:  # and so what own functions compute has not been forgotten
+            return str(name)
         alpha = getattr(self.data, "alpha", None)
         counted = "" if alpha is None else f"-a{alpha:g}"
-        hashed = sha256(f"{trained} {self.seed}".encode()).hexdigest()[:20]
-        return f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hashed}"
+        hashed = sha256(f"{computed[1]} {self.seed}".encode()).hexdigest()[:20]
+        name = f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hashed}"
+        object.__setattr__(self, "_named", (computed, name))
+        return name
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -250,15 +255,21 @@ def refuse_changed(runs: Sequence[Run], stored: bool) -> None:
     here, or computes something else whenever it is traced; see `specs.base.refuse_changed`.
 
     What runs on the host is not compiled, but a store knows its rows by what it computes, too."""
-    looked_at = set()
+    looked_at: dict[base.Used, None] = {}
     for run in distinct(runs):
-        curve = () if run.curve is None else run.curve.measure
-        for spec in (*(spec for _, spec in run.parts()), *curve):
-            kept = stored or not getattr(spec, "on_host", False)
-            own = package_of(spec.brought) is None
-            if own and kept and spec.compiled_as not in looked_at:
-                looked_at.add(spec.compiled_as)
-                base.refuse_changed(spec, **_sizes(run))
+        kept = [spec for spec in own_specs(run) if stored or not getattr(spec, "on_host", False)]
+        if kept:
+            sizes = _sizes(run)
+            looked_at |= dict.fromkeys(base.Used.at(spec, sizes) for spec in kept)
+    for one in looked_at:
+        base.refuse_changed(one)
+
+
+def own_specs(run: Run) -> list[Spec]:
+    """Those of its specs whose code is not of the package, or of a covered one."""
+    curve = () if run.curve is None else run.curve.measure
+    specs = (*(spec for _, spec in run.parts()), *curve)
+    return [spec for spec in specs if package_of(spec.brought) is None]
 
 
 @uncollected()
@@ -308,15 +319,29 @@ def _computed(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 def _sizes(run: Run) -> dict[str, Any]:
     """What a run's own functions are given, as far as that says what they compute."""
     how = jax.tree.map(lambda leaf: type(leaf)(0), run.protocol)
-    asked = any("truth" in one.needs() for one in run.measure)
-    return run.sizes | (_truth_sizes(run.data) if asked else {}) | {"protocol": how}
+    own = (one for one in own_specs(run) if isinstance(one, Measurement))
+    asked = {name for one in own for name in one.needs()}
+    found = {**run.sizes, "protocol": how}
+    if run.curve is not None:
+        found["moments"] = len(run.curve.moments)
+    if "test" in asked:
+        found["tests"] = _tests(run.data)
+    if "truth" in asked:
+        found["truth"] = _truth(run.data)
+    return found
 
 
-@cache
-def _truth_sizes(data: Data) -> dict[str, Any]:
-    """Shapes and types of what the points are made of, and how many are held out."""
-    arrays, held_out = data.draw_truth(0), data.draw_held_out(0)
+@by_identity
+def _tests(data: Data) -> int:
+    """How many points are held out."""
+    held_out = data.draw_held_out(0)
+    return 0 if held_out is None else len(held_out.y)
+
+
+@by_identity
+def _truth(data: Data) -> Any:
+    """Shapes and types of what the points are made of."""
+    arrays = data.draw_truth(0)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
     leaves, structure = jax.tree.flatten(like)
-    truth = structure, tuple(leaves)  # hashable, where a dictionary is none
-    return {"truth": truth, "tests": 0 if held_out is None else len(held_out.y)}
+    return structure, tuple(leaves)  # hashable, where a dictionary is none

@@ -2,16 +2,26 @@
 
 import importlib
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
-from functools import cache
-from inspect import get_annotations
+from functools import cache, partial
+from inspect import get_annotations, signature
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -187,30 +197,55 @@ class Spec:
         """Tells what is compiled of the spec's own functions from what is of others."""
         return id(self.brought)
 
-    def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        """The functions that a subclass brings, with example arguments: its identity."""
+    def computations(self) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        """The functions that a subclass brings, with example arguments: its identity.
+
+        It is given those of a run's sizes that its parameters name, as `width` and `d`.
+        """
         raise ValueError(f"what {type(self).__name__} computes cannot be told: it has no identity")
 
+    @property
+    def told_by_values(self) -> bool:
+        """Whether some of it is not compiled, and so told by what it gives at its own numbers."""
+        return False
+
     def digest(self, **sizes: Any) -> str:
-        """A hash of what this spec computes at any of its numbers, at these sizes."""
-        return _digest(any_numbers(self), **sizes)
+        """A hash of what this spec computes at these sizes: at any of its numbers, unless it is
+        `told_by_values`."""
+        return _digest(Used.at(self, sizes))
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Spec":
         return cls(**values)
 
 
-def refuse_changed(spec: Spec, **sizes: Any) -> None:
+class Used(NamedTuple):
+    """What tells what a spec computes: itself, for all that differ in its numbers, the sizes that
+    its `computations` name, and whether in float64."""
+
+    spec: Spec
+    sizes: tuple[tuple[str, Any], ...]
+    in_float64: bool
+
+    @classmethod
+    def at(cls, spec: Spec, sizes: Mapping[str, Any]) -> "Used":
+        asked = signature(spec.computations).parameters
+        mine = tuple((name, size) for name, size in sizes.items() if name in asked)
+        told = spec if spec.told_by_values else any_numbers(spec)
+        return cls(told, mine, bool(jax.config.read("jax_enable_x64")))
+
+
+def refuse_changed(used: Used) -> None:
     """Raises ValueError where what an own spec computes is not what it computed when it was first
-    used here: JAX keeps what it compiled of a function, whatever becomes of what that reads.
+    used here, or first used at these sizes: JAX keeps what it compiled of a function, whatever
+    becomes of what that reads.
 
     For functions that JAX cannot trace nothing is kept, and nothing refused.
     """
-    brought = spec.brought
-    first = brought, any_numbers(spec), sizes
-    _, spec, sizes = _FIRST.setdefault(spec.compiled_as, first)
+    brought = used.spec.brought
+    _, first = _FIRST.setdefault((used.spec.compiled_as, used.in_float64), (brought, used))
     try:
-        same = _digest(spec, **sizes) == _digest.__wrapped__(spec, **sizes)
+        same = all(_digest(one) == _digest.__wrapped__(one) for one in dict.fromkeys((first, used)))
     except ValueError:
         return
     if not same:
@@ -229,16 +264,30 @@ def forget_specs() -> None:
     _digest.cache_clear()
 
 
-# Functions and classes from outside the package, with what first used each, at which sizes.
-_FIRST: dict[Hashable, tuple[Any, Spec, dict[str, Any]]] = {}
+# Functions and classes from outside the package, with what first used each.
+_FIRST: dict[Hashable, tuple[Any, Used]] = {}
 
 
 @cache
-def _digest(spec: Spec, **sizes: Any) -> str:
-    name = function_name(spec.brought)
-    return " ".join(
-        digest_of_function(f, *args, name=name) for f, args in spec.computations(**sizes)
-    )
+def _digest(used: Used) -> str:
+    name, found = function_name(used.spec.brought), used.spec.computations(**dict(used.sizes))
+    return " ".join(digest_of_function(f, *args, name=name) for f, args in found)
+
+
+def given(spec: Spec, name: str, *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a method of a seed gives that is not compiled, as one of `computations`."""
+    try:
+        found = [jax.tree.map(np.asarray, getattr(spec, name)(seed, *args)) for seed in _SEEDS]
+    except Exception as error:
+        raise ValueError(
+            f"what {name} of {spec.label!r} gives cannot be told, since it raises for seed 0 or 1 "
+            f"({error}); make it work there, or go on without a store"
+        ) from error
+    return partial(jax.tree.map, jnp.asarray, found), ()
+
+
+# Of these what is not compiled is told by.
+_SEEDS = (0, 1)
 
 
 def any_numbers(spec: S) -> S:

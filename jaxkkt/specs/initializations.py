@@ -12,8 +12,9 @@ from jaxtyping import PRNGKeyArray
 from jaxkkt import networks
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
-from jaxkkt.specs.base import Number, Spec, described
+from jaxkkt.specs.base import Number, Spec, described, given
 from jaxkkt.specs.data import fold, round_up
+from jaxkkt.specs.identity import package_of
 
 
 class Initialization(Spec):
@@ -71,10 +72,17 @@ class Initialization(Spec):
         start: Any = [np.asarray(a, dtype) for a in drawn]
         return Params(*start)
 
+    @property
+    def told_by_values(self) -> bool:
+        return package_of(type(self).draw_start) is None
+
     def computations(
-        self, *, width: int = 3, d: int = 2, **_: Any
+        self, *, width: int = 3, d: int = 2
     ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        yield lambda spec, key: spec.draw(key, width, d), (self, jax.random.key(0))
+        if self.told_by_values:
+            yield given(self, "draw_start", width, d)
+        if type(self).draw is not Initialization.draw:
+            yield lambda spec, key: spec.draw(key, width, d), (self, jax.random.key(0))
 
 
 class _Padded(Initialization):
@@ -89,11 +97,17 @@ class _Padded(Initialization):
 
     any_size: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.any_size = cls.draw is _Padded.draw  # one of a user's own is drawn as it says
+
     @property
     def traceable(self) -> bool:
         return type(self).draw_start is _Padded.draw_start
 
     def draw_at(self, seed: Any, width: Any, dim: Any, shape: tuple[int, int]) -> Params:
+        if not self.any_size:
+            return super().draw_at(seed, width, dim, shape)
         key = self.key(seed, width, dim)
         return type(self).function(key, width, dim, self.scale, shape, **self.options())
 
@@ -104,6 +118,8 @@ class _Padded(Initialization):
         return type(self).function(key, width, dim, self.scale, **self.options())
 
     def draw_start(self, seed: int, width: int, dim: int) -> Params:
+        if not self.any_size:
+            return super().draw_start(seed, width, dim)
         drawn = _drawn_padded(
             self, self.key(seed, width, dim), width, dim, (round_up(width), round_up(dim))
         )

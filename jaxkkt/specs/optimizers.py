@@ -43,8 +43,13 @@ class Optimizer(Spec):
         """The rule as an optax transformation over grad log L: see `jaxkkt.optimizers`."""
         raise NotImplementedError
 
-    def computations(self, **_: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        params = Params(jnp.zeros((3, 2)), jnp.zeros(3), jnp.zeros(3))
+    def computations(
+        self, *, width: int = 3, d: int = 2
+    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        def array(*shape: int) -> Any:
+            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+
+        params = Params(array(width, d), array(width), array(width))
         number = jnp.zeros(())
         more = {"log_loss": number, "squared_norm": number, "samples": jnp.zeros((), jnp.int32)}
 
@@ -177,9 +182,12 @@ class Optax(Optimizer):
 
     def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         made_by = {"function": function_name(type(self).factory)}
-        found = {"kind": "optimizers.Optax", "made_by": made_by}
+        found: dict[str, Any] = {"kind": "optimizers.Optax", "made_by": made_by}
         found |= {name: jsonable(value) for name, value in self.settings().items()}
-        return found | {"linear": self.linear} | ({"computes": self.digest()} if digests else {})
+        found["linear"] = self.linear
+        if digests:  # optax's own are told by their settings, whatever the sizes
+            found["computes"] = self.digest(**({} if self.brought is type(self) else sizes))
+        return found
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Optimizer:
@@ -214,7 +222,7 @@ class Transformation(Optimizer):
 
     def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"kind": "optimizers.Transformation"}
-        return {**found, "computes": self.digest()} if digests else found
+        return {**found, "computes": self.digest(**sizes)} if digests else found
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Optimizer:

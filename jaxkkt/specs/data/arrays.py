@@ -33,6 +33,12 @@ class Arrays(Data, kw_only=False):
     y_test: Float[np.ndarray, " n"] | None = described("their labels", default=None, shown=False)
     name: str = described("name of the data", default="own", shown=False)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        raise TypeError(
+            "jk.data.Arrays is its numbers, and has nothing to override: make one, "
+            "jk.data.Arrays(x, y, name='mine'), or subclass jk.data.Distribution"
+        )
+
     def __post_init__(self) -> None:
         for name in ("x", "y", "x_test", "y_test"):
             value = getattr(self, name)

@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import datasets, spans
 from jaxkkt.compiling import quick_jit
 from jaxkkt.datasets import Dataset
-from jaxkkt.specs.base import Number, S, described, without
+from jaxkkt.specs.base import Number, S, described, given, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
 from jaxkkt.specs.identity import package_of
 
@@ -73,24 +73,38 @@ class Distribution(Sized):
     def sizeless(self: S) -> S:
         return without(self, "d", "samples", "alpha")
 
-    def computations(self, **sizes: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        key = jax.random.key(0)
-        yield lambda spec, key: spec.draw(key, self.samples, self.d), (self.sizeless(), key)
-        if type(self).draw_test is not Distribution.draw_test:
-            yield lambda spec, key: spec.draw_test(key, key, self.d), (self.sizeless(), key)
-        for name in ("draw_held_out", "draw_truth"):  # not compiled: told by what they give
-            if package_of(getattr(type(self), name)) is None:
-                found = self._given_for_seed_0(name)
-                yield partial(jax.tree.map, jnp.asarray, found), ()
+    @property
+    def told_by_values(self) -> bool:
+        return bool(self._given)
 
-    def _given_for_seed_0(self, name: str) -> Any:
+    @property
+    def _given(self) -> tuple[str, ...]:
+        """Own methods that are not compiled."""
+        methods = "draw_training", "draw_held_out", "draw_truth"
+        return tuple(name for name in methods if package_of(getattr(type(self), name)) is None)
+
+    def computations(self) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        cls, key = type(self), jax.random.key(0)
+
+        def draw(samples: int, spec: Distribution, key: PRNGKeyArray) -> Any:
+            return spec.draw(key, samples, self.d)
+
+        if cls.draw is not Distribution.draw:
+            yield partial(draw, self.samples), (self.sizeless(), key)
+        if cls.draw_test is not Distribution.draw_test:
+            yield lambda spec, key: spec.draw_test(key, key, self.d), (self.sizeless(), key)
+        elif "draw_held_out" not in self._given and self._draws(HELD_OUT):
+            yield partial(draw, HELD_OUT), (self.sizeless(), key)
+        for name in self._given:
+            yield given(self, name)
+
+    def _draws(self, samples: int) -> bool:
+        """Whether it can draw so many: a list of points is only so long."""
         try:
-            return jax.tree.map(np.asarray, getattr(self, name)(0))
-        except Exception as error:
-            raise ValueError(
-                f"what {name} of {self.label!r} gives cannot be told, since it raises for seed 0 "
-                f"({error}); make it work there, or go on without a store"
-            ) from error
+            jax.eval_shape(lambda key: self.draw(key, samples, self.d), jax.random.key(0))
+        except Exception:
+            return False
+        return True
 
 
 class _Padded(Distribution):
@@ -99,20 +113,30 @@ class _Padded(Distribution):
     any_size: ClassVar[bool] = True
     function: ClassVar[Callable[..., Dataset]]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.any_size = cls.draw is _Padded.draw  # one of a user's own is drawn as it says
+
     @property
     def traceable(self) -> bool:
         return type(self).draw_training is _Padded.draw_training
 
     def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
+        if not self.any_size:
+            return super().draw_at(seed, samples, dim, shape)
         return type(self).function(self.key_at(seed, samples, dim), samples, dim, shape)
 
     def draw(self, key: PRNGKeyArray, samples: int, dim: int) -> Dataset:
         return type(self).function(key, samples, dim)
 
     def draw_training(self, seed: int) -> Dataset:
+        if not self.any_size:
+            return super().draw_training(seed)
         return self._at(self.data_key(seed), self.samples)
 
-    def draw_held_out(self, seed: int) -> Dataset:
+    def draw_held_out(self, seed: int) -> Dataset | None:
+        if not self.any_size or type(self).draw_test is not Distribution.draw_test:
+            return super().draw_held_out(seed)
         return self._at(self.test_key(seed), HELD_OUT)
 
     def _at(self, key: PRNGKeyArray, samples: int) -> Dataset:
