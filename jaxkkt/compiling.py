@@ -64,7 +64,7 @@ def quick_jit(
         leaves, structure = jax.tree.flatten((args, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return traced(*args, **named)
-        (device,) = jnp.zeros(()).devices()
+        device = next(iter(jnp.zeros(()).devices()))  # of a mesh the first
         run = compiled(device.platform)
         key = (device, jax.config.read("jax_enable_x64"), structure, tuple(map(_kind, leaves)))
         if key in ready:

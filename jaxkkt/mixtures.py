@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import spans
 from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION
-from jaxkkt.requirements import as_arrays, require_both_labels
+from jaxkkt.requirements import as_arrays, require_both_labels, require_not_negative
 
 ARRANGEMENTS = ("sphere", "orthogonal")
 # Draws of all samples' clusters, of which the first with both labels is taken, or the first.
@@ -101,7 +101,8 @@ def sample(
     both. Where one label is missing in each, as with one sample, the first draw is taken, and all
     y are the same: a sweep ends such a run as RAISED, and `jk.train` raises. With `ambient` the xi
     are vectors of that dimension, those from `first` on in the coordinates of `spans`.
-    Raises ValueError unless there is a label for every mean, -1 or 1, and both occur (of traced
+    Raises ValueError for a sigma that is negative or no number, and unless there is a label for
+    every mean, -1 or 1, and both occur (of traced
     labels only the shape is checked), and unless both hold floating-point numbers of one precision
     that JAX keeps; lists of numbers may be whole.
     """
@@ -111,6 +112,7 @@ def sample(
         raise ValueError(
             f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
         )
+    require_not_negative(sigma=sigma)
     require_both_labels(given, "mean")  # as given: constants turn into tracers under a trace
     cluster_key, noise_key = jax.random.split(unrolled(key))
     drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
@@ -118,7 +120,7 @@ def sample(
     both = jnp.argmax((jnp.max(y, axis=1) > 0) & (jnp.min(y, axis=1) < 0))
     cluster = drawn[both]
     noise = _normal(noise_key, samples, means.shape[1], ambient, first).astype(means.dtype)
-    return means[cluster] + sigma * noise, labels[cluster], cluster
+    return means[cluster] + jnp.asarray(sigma, means.dtype) * noise, labels[cluster], cluster
 
 
 def direction(means: Float[Array, "k d"], labels: Float[Array, " k"]) -> Float[Array, " d"]:

@@ -87,9 +87,7 @@ def _promised(x: Array, y: Array, chosen: Array, d: Array) -> dict[str, Array]:
 def _robust(x: Array, y: Array, chosen: Array, d: Array, p: Array) -> dict[str, Array]:
     """Sizes at which the robust network is flipped along the trained network's direction: the first
     sample, and all of them at once."""
-    there = vardi.robust_network(x, y, p / d)
-    # It divides by the number of coordinates, which is not d here.
-    network = there._replace(w=there.w * x.shape[1] / d)
+    network = vardi.robust_network(x, y, p / d, d)
     direction = perturbations.universal_direction(x, y, chosen)
     flips = perturbations.flip_sizes_exact(network, x, y, direction, y != 0)
     right = networks.margins(network, x, y) > 0

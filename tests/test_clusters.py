@@ -52,6 +52,11 @@ class TestDraws:
         assert abs(noise.mean()) < 0.002
         np.testing.assert_allclose(np.bincount(cluster) / 3000, 1 / 3, atol=0.04)
 
+    @pytest.mark.parametrize("sigma", [-0.1, float("nan")])
+    def test_noise_that_is_none_is_refused(self, sigma):
+        with pytest.raises(ValueError, match="sigma must"):
+            mixtures.sample(jax.random.key(0), np.eye(2, 4, dtype=np.float32), [1, -1], sigma, 3)
+
     def test_few_samples_have_both_labels(self):
         means, labels = np.eye(3, 5, dtype=np.float32), np.array([1, -1, -1], np.float32)
         keys = jax.random.split(jax.random.key(0), 200)
@@ -294,3 +299,16 @@ class TestNeighbours:
         np.testing.assert_allclose(got, [1.5, 3.0])
         aside = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([0.0, 1.0]))
         assert np.isinf(aside).all()
+
+
+@pytest.mark.parametrize("nothing", ["no point is right", "no direction"])
+def test_a_share_of_nothing_is_no_number(nothing):
+    """It was 0, and lowered the means over seeds."""
+    means = np.eye(2, 6, dtype=np.float32) * np.float32(6**0.5)
+    means = means[[0, 0]] if nothing == "no direction" else means
+    labels, sides = np.array([1, -1], np.float32), np.array([0, 1], np.int32)
+    w = means if nothing == "no direction" else means[::-1]
+    network = jk.Params(w, np.zeros(2, np.float32), labels)
+    truth = mixtures.Truth(means, labels, np.float32(0), sides, sides, np.float32(6))
+    found = jk.ClusterFlips().measure(network, jk.Dataset(means, labels), truth)
+    assert np.isnan(found["cluster_flipped"]).all()

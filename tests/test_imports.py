@@ -1,5 +1,7 @@
 """What `import jaxkkt` must not do to the program that imports it."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
@@ -22,6 +24,15 @@ from jaxkkt import loaded, plotting
 assert plotting is jk.plotting and loaded.is_as_written()  # it changes nothing that is traced
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_names_of_all_modules_are_there():
+    for found in pkgutil.walk_packages(jk.__path__, "jaxkkt."):
+        if found.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(found.name)
+        missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+        assert not missing, found.name
 
 
 def test_a_name_that_is_not_there_is_told_as_python_tells_it():

@@ -284,6 +284,19 @@ class TestGrid:
         assert {r.measure[0].slack for r in runs} == {1.05, 1.2}
         assert {(r.protocol.loss, r.initialization.scale) for r in runs} == {("logistic", 0.5)}
 
+    def test_two_axes_of_one_field_are_refused(self):
+        """The first was dropped."""
+        with pytest.raises(ValueError, match=r"'delta'.* are axes of the same field: give one"):
+            jk.grid(d=8, samples=6, delta=[0.01, 0.1], optimizer_delta=[0.02, 0.03])
+
+    def test_a_tuple_of_pairs_is_an_axis_of_data(self):
+        x, y = np.eye(6, 8, dtype=np.float32), np.array([1, -1] * 3, np.float32)
+        assert len(jk.grid(data=((x, y), (2 * x, y)), width=20, seed=0)) == 2
+
+    def test_arrays_have_nothing_to_override(self):
+        with pytest.raises(TypeError, match=r"or subclass jk\.data\.Distribution"):
+            type("Mine", (jk.data.Arrays,), {})
+
     def test_an_axis_of_one_kind_leaves_the_others_alone(self):
         rules = [jk.optimizer(optax.sgd, learning_rate=0.1), "flow"]
         runs = jk.grid(d=5, samples=4, seed=0, optimizer=rules, momentum=[0.5, 0.9])

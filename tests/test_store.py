@@ -493,6 +493,24 @@ class TestReading:
         for name in table.variables:
             assert read[name].attrs == table[name].attrs
 
+    def test_measurements_of_one_name_have_a_row_each(self, tmp_path):
+        """What was shown was the last that had been computed, whatever was asked for last."""
+
+        def made(factor):
+            def size(params):
+                return factor * jax.numpy.abs(params.v).max()
+
+            return size
+
+        for factor in (1.0, 2.0, 1.0):
+            runs = jk.grid(**SIZES, seed=0, measure=[made(factor), jk.Flips])
+            table = sweep(runs, store=tmp_path, keep="params")
+        with pytest.warns(UserWarning, match="1 of 2 rows in .* have the columns and the seed"):
+            rows = jk.read_rows(tmp_path)
+        small, large = sorted(rows["size"])
+        assert (small, large) == (table["size"].item(), 2 * table["size"].item())
+        assert rows.min_margin.nunique() == rows.log_loss.nunique() == 1
+
     def test_runs_that_columns_do_not_tell_apart_are_all_there(self, tmp_path):
         """A run with a curve and one without, own arrays of one label."""
         curve = jk.Curve([-1, -5])

@@ -1,6 +1,9 @@
 """Runs that differ in nothing but where they stop: trained once, to the bits of each alone."""
 
+import sys
+import types
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import jax
@@ -223,6 +226,32 @@ def test_workers_train_whole_ones(tmp_path):
     assert sorted(row.values["steps"] for row in rows) == [3, 7, 20]
     assert tally.useful_steps == 20
     assert [one.references[0].first for one in task.alone()] == [True] * 3
+
+
+def test_workers_whose_functions_compute_something_else_are_refused(tmp_path, monkeypatch):
+    """A worker imports a module anew, and knows no global that was set in it after its import."""
+    module = types.ModuleType("own_points")
+    text = """
+import jax, jax.numpy as jnp
+SCALE = 3.0
+
+def points(key, samples, dim):
+    y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
+    return SCALE * jax.random.normal(key, (samples, dim)), y
+"""
+    exec(text, module.__dict__)
+    monkeypatch.setitem(sys.modules, "own_points", module)
+    runs = jk.grid(**{**SIZES, "seed": 0, "data": module.points, "max_steps": 3})
+    (task,) = executors._tasks(jk.plan_sweep(runs).buckets, (), ())
+    (tmp_path / "wanted").touch()
+    train = partial(executors.train_part, task.common, task.references, threads())
+    assert len(train(str(tmp_path / "wanted"), None)[0]) == 1
+    module.SCALE = 1.0
+    jk.engine.forget()
+    executors._loaded.cache_clear()
+    executors._require_same_functions.cache_clear()
+    with pytest.raises(ValueError, match="own_points:points: a worker computes something else"):
+        train(str(tmp_path / "wanted"), None)
 
 
 def test_more_shards_than_trajectories_share_the_runs():

@@ -8,7 +8,7 @@ import pytest
 import scipy.integrate
 from cases import problem
 
-from jaxkkt import datasets, kkt, networks, single, theory
+from jaxkkt import datasets, kkt, networks, single, spans, theory
 from jaxkkt.networks import Params
 from jaxkkt.theory import KKTPoint, kkt_point, vardi
 
@@ -194,6 +194,25 @@ def test_the_robust_network_keeps_its_promise():
     np.testing.assert_allclose(inward, 0.5)
     with pytest.raises(ValueError, match=r"c is a share of d in \[0, 1\), got 1"):
         vardi.robust_network(x, y, 1.0)
+
+
+def test_the_robust_network_of_points_in_their_span():
+    """Their d is not the number of coordinates."""
+    x, y = spans.sphere(jax.random.key(0), 4, 1e4)
+    s = summary(x, y, d=1e4)
+    network = vardi.robust_network(x, y, s.p / s.d, s.d)
+    np.testing.assert_allclose(margins(network, x, y), 1, rtol=1e-4)
+
+
+def test_densities_of_many_dimensions_and_at_the_end():
+    """They were 14% off in float32, and an error at 1."""
+    t = np.array([3e-4, 1e-3])
+    exact = vardi.correlation_density(t, 10**7)
+    np.testing.assert_allclose(exact, [1608.8, 17.0], rtol=1e-3)
+    np.testing.assert_allclose(vardi.correlation_density(t.astype(np.float32), 10**7), exact, 1e-3)
+    assert vardi.correlation_density(1.0, 2) == np.inf
+    assert vardi.correlation_density(1.0, 3) == pytest.approx(1)
+    assert vardi.correlation_density(1.0, 4) == 0
 
 
 @pytest.mark.usefixtures("unchecked")

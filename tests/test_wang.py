@@ -118,6 +118,25 @@ def test_assumptions_are_checked(networks_in_ball):
     assert share(start, x, np.float32(0.1) * delta).assumed
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda start: start._replace(b=5 * start.v),
+        lambda start: start._replace(v=np.sign(start.v)),
+        lambda start: start._replace(v=start.v * np.float32(1.01)),
+    ],
+    ids=["biases", "tops of 1", "other tops"],
+)
+def test_other_networks_than_those_of_the_lemmas_are_told(networks_in_ball, change):
+    """Of these the bounds say nothing, and were called refuted."""
+    start, params, x = (jax.tree.map(lambda a: a[0], one) for one in networks_in_ball)
+    assert output(params, start, x, C0).assumed
+    assert not output(change(params), start, x, C0).assumed
+    assert not output(change(params), change(start), x, C0).assumed
+    if change(start).b.any():
+        assert not sign_changes(change(start), x, 0.1).assumed
+
+
 def test_the_edge_of_a_small_ball_of_many_neurons_is_inside():
     k = 100_000
     start = jax.jit(lambda: networks.lazy(jax.random.key(0), k, 20))()
@@ -200,6 +219,10 @@ def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
     assert np.isinf(check.measured)
     assert check.slack == 0
     assert check.holds
+
+
+def test_the_window_of_widths_does_not_overflow():
+    assert wang.width_window(10**9)[1] == pytest.approx(np.exp(1e9**0.24))
 
 
 def test_the_window_of_widths():

@@ -25,6 +25,7 @@ _SETTINGS: dict[str, Any] = {
     "jax_enable_x64": jax.enable_x64,
     "jax_default_prng_impl": jax.default_prng_impl,
     "jax_threefry_partitionable": jax.threefry_partitionable,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
 }
 
 

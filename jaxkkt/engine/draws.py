@@ -20,7 +20,7 @@ from jaxkkt.engine.traces import Program
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import Data
+from jaxkkt.specs.data import Arrays, Data
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.same import by_identity
 
@@ -196,8 +196,10 @@ def draw_batch(
         start = stacked([pad_params(one, k, d) for one in some], len(rows))
     if data is None:
         points = [run.data.draw_training(run.seed) for run in runs]
-        if all(one.x is points[0].x for one in points):  # own data cross once
-            one = _on_device(*points[0], drawing, device())
+        if all(one.x is points[0].x for one in points):
+            own = isinstance(runs[0].data, Arrays)  # the same for every run: they cross once
+            put = _on_device if own else _on_device.__wrapped__  # type: ignore[attr-defined]
+            one = put(*points[0], drawing, device())
             data = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(rows), *a.shape)), one)
         else:
             data = stacked([pad_data(one, m, d) for one in points], len(rows))

@@ -1,6 +1,7 @@
 """Whether an optimizer leaves padding alone, and the rest as it is without padding."""
 
 from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +31,9 @@ def is_inert(rule: Optimizer, shape: tuple[int, int], padded: tuple[int, int]) -
         return True
     rng, (k, d) = np.random.default_rng(0), shape
     # The mean is far from 0, for rules that look at it.
-    some = [rng.normal(1, 1, (3, *of_one)) for of_one in ((k, d), (k,), (k,))]
-    alone = Params(*(np.asarray(a, jax.dtypes.canonicalize_dtype(float)) for a in some))
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    some: Any = (rng.normal(1, 1, (3, *of_one)).astype(dtype) for of_one in ((k, d), (k,), (k,)))
+    alone = Params(*some)
     return bool(_is_inert(rule, alone, padded))
 
 

@@ -25,7 +25,8 @@ class ClusterFlips(Measurement):
 
     u = sum_q y_q mu_q; x is flipped at size c where y N(x - y c u/|u|) < 0, found exactly along the
     ray. Sizes are of the fresh points that are classified correctly; the others are the test error.
-    Errors and shares are NaN where an output is.
+    Errors and shares are NaN where an output is, and shares where no point is classified correctly
+    or u = 0.
     Frei, Vardi, Bartlett, Srebro (2023), Theorems 3.1 and 4.2.
     """
 
@@ -34,11 +35,13 @@ class ClusterFlips(Measurement):
     def measure(self, params: Params, test: Dataset, truth: mixtures.Truth) -> dict[str, Any]:
         u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
         k = len(truth.means)
-        margins, sizes = _sizes(params, test, u / np.linalg.norm(u))
+        norm = np.linalg.norm(u)
+        margins, sizes = _sizes(params, test, u / norm if norm > 0 else u)
         right, broken = margins > 0, np.isnan(margins).any()
         sizes = np.sort(sizes[right])
         at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)
         flipped = np.searchsorted(sizes, at, side="right") / max(len(sizes), 1)
+        nothing = len(sizes) == 0 or norm == 0  # to flip, or along which
         low, high = error_interval(int(np.sum(~right)), right.size)
         if broken:
             low = high = np.nan
@@ -48,8 +51,8 @@ class ClusterFlips(Measurement):
             "test_error_high": high,
             "cluster_flip_half": of_share(sizes, 0.5),
             "cluster_flip_99": of_share(sizes, 0.99),
-            "cluster_flipped": np.where(broken, np.nan, flipped),
-            "direction_norm": np.linalg.norm(u),
+            "cluster_flipped": np.where(broken or nothing, np.nan, flipped),
+            "direction_norm": norm,
         }
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:

@@ -225,14 +225,15 @@ class Used(NamedTuple):
 
     spec: Spec
     sizes: tuple[tuple[str, Any], ...]
-    in_float64: bool
+    settings: tuple[Any, ...]
 
     @classmethod
     def at(cls, spec: Spec, sizes: Mapping[str, Any]) -> "Used":
         asked = signature(spec.computations).parameters
         mine = tuple((name, size) for name, size in sizes.items() if name in asked)
         told = spec if spec.told_by_values else any_numbers(spec)
-        return cls(told, mine, bool(jax.config.read("jax_enable_x64")))
+        config: Any = jax.config  # its attributes are those of the thread
+        return cls(told, mine, tuple(getattr(config, name) for name in _SETTINGS))
 
 
 def refuse_changed(used: Used) -> None:
@@ -243,7 +244,7 @@ def refuse_changed(used: Used) -> None:
     For functions that JAX cannot trace nothing is kept, and nothing refused.
     """
     brought = used.spec.brought
-    _, first = _FIRST.setdefault((used.spec.compiled_as, used.in_float64), (brought, used))
+    _, first = _FIRST.setdefault((used.spec.compiled_as, used.settings), (brought, used))
     try:
         same = all(_digest(one) == _digest.__wrapped__(one) for one in dict.fromkeys((first, used)))
     except ValueError:
@@ -264,6 +265,7 @@ def forget_specs() -> None:
     _digest.cache_clear()
 
 
+_SETTINGS = "jax_enable_x64", "jax_default_matmul_precision"
 # Functions and classes from outside the package, with what first used each.
 _FIRST: dict[Hashable, tuple[Any, Used]] = {}
 

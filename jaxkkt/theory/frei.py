@@ -134,7 +134,8 @@ def nice_sample(n: int, d: int) -> float:
     """Proposition A.1: P1 to P6 hold with probability at least
     1 - (3 n^2 d^(-ln(d)/2) + n^2 e^(-d/16) + d^(1 - ln(d))), for n >= k ln(d)^2."""
     log = np.log(d)
-    failing = 3 * n**2 * d ** (-log / 2) + n**2 * np.exp(-d / 16) + d ** (1 - log)
+    squared = float(n) ** 2  # not in 32 bits
+    failing = 3 * squared * d ** (-log / 2) + squared * np.exp(-d / 16) + d ** (1 - log)
     return float(1 - failing)
 
 

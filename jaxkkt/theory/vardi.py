@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_mask, as_samples
+from jaxkkt.requirements import as_mask, as_samples, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 
@@ -121,17 +121,21 @@ def robust_network(
     x: Float[Array | np.ndarray, "n d"] | Sequence,
     y: Float[Array | np.ndarray, " n"] | Sequence,
     c: Real,
+    d: Real | None = None,
 ) -> Params:
     """Theorem 3.1: one neuron a sample, v_j = y_j, w_j = 2 x_j / (d (1-c)), b_j = -(1+c)/(1-c).
 
     Where |x_i| = sqrt(d) and all |<x_i, x_l>| <= c d, N(x_i) = y_i and no x_i is flipped within
-    `robust_radius`. Raises ValueError unless 0 <= c < 1.
+    `robust_radius`. d is the number of coordinates unless it is given, as for points of `spans`.
+    Raises ValueError unless 0 <= c < 1 and d is positive.
     """
     x, y = datasets.validate(x, y)
     if not isinstance(c, jax.core.Tracer) and not 0 <= c < 1:
         raise ValueError(f"c is a share of d in [0, 1), got {c}")
     bias = jnp.full(y.shape, -(1 + c) / (1 - c), x.dtype)
-    return Params(2 * x / (x.shape[1] * (1 - c)), bias, y)
+    d = x.shape[1] if d is None else d
+    require_positive(d=d)
+    return Params(2 * x / (jnp.asarray(d, x.dtype) * (1 - c)), bias, y)
 
 
 def robust_radius(s: Summary) -> Float[Array, ""]:
@@ -151,7 +155,12 @@ def correlation_density(t: float | np.ndarray, d: int) -> Any:
     if not isinstance(t, jax.core.Tracer) and not (np.min(t) >= 0 and np.max(t) <= 1):
         raise ValueError(f"t is the size of a product of unit vectors, in [0, 1], got {t}")
     scale = 2 * exp(lgamma(d / 2) - lgamma(0.5) - lgamma((d - 1) / 2))  # 2 / B(1/2, (d - 1) / 2)
-    return scale * (1 - t**2) ** ((d - 3) / 2)
+    if d == 3:
+        return scale + 0 * t
+    if isinstance(t, jax.core.Tracer):
+        return scale * jnp.exp((d - 3) / 2 * jnp.log1p(-(t**2)))
+    with np.errstate(divide="ignore"):  # on the circle it has a pole at 1
+        return scale * np.exp((d - 3) / 2 * np.log1p(-(np.asarray(t, float) ** 2)))
 
 
 def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:

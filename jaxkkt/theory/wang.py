@@ -7,6 +7,7 @@ with the network at hand; `jax.vmap` takes many.
 """
 
 from functools import partial
+from math import exp, log
 from typing import Any
 
 import jax
@@ -30,13 +31,14 @@ def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.0
     """Lemma B.4: at most V k + sqrt(k log(1/gamma) / 2) neurons can change their sign at x.
 
     Measured: neurons with |w_j,0 . x| <= V |x|, those for which a w_j within V = `weight_radius` of
-    w_j,0 with another sign exists. (Lemma 4.3 of the paper prints the square root without k.)
+    w_j,0 with another sign exists.
     """
     _require(weight_radius=weight_radius, gamma=gamma)
     k = start.v.shape[0]
     bound = weight_radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
     near = jnp.abs(preactivations(start, x)) <= weight_radius * jnp.linalg.norm(x)
-    return at_most(jnp.sum(near, dtype=x.dtype), bound, _unit(x), vacuous=bound >= k)
+    assumed = {**_unit(x), **_without_biases(start)}
+    return at_most(jnp.sum(near, dtype=x.dtype), bound, assumed, vacuous=bound >= k)
 
 
 def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
@@ -71,10 +73,12 @@ def sign_change_probability(
 
     2 epsilon (sqrt(d) + 2 sqrt(d log(2/epsilon))) + (1 + R + epsilon) V.
 
-    Raises ValueError for a negative V or R, an epsilon that is not positive, and R above 1/2.
+    Raises ValueError for a negative V or R, an epsilon outside (0, 1], and R above 1/2.
     """
     require_not_negative(weight_radius=weight_radius, perturbation=perturbation)
     require_positive(epsilon=epsilon)
+    if not isinstance(epsilon, jax.core.Tracer) and not epsilon <= 1:
+        raise ValueError(f"the lemma's net has an epsilon of at most 1, got {epsilon}")
     if not isinstance(perturbation, jax.core.Tracer) and not perturbation <= 0.5:
         raise ValueError(f"the lemma asks for a perturbation of at most 1/2, got {perturbation}")
     root = jnp.sqrt(d) + 2 * jnp.sqrt(d * jnp.log(2 / epsilon))
@@ -165,7 +169,7 @@ def gradient_difference(
     k, d = params.w.shape
     log = jnp.log(float(k) * d)
     bound = (
-        9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
+        9 * (c1 * float(d) ** 2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
         + 15 * d * log / jnp.sqrt(k)
         + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
     )
@@ -199,7 +203,7 @@ def width_window(
     The paper does not state C3 and C4. With C4 = 1 the window is empty below d of some 3 million.
     """
     _require(gamma=gamma, c3=c3, c4=c4)
-    return max(d**2.4, c3 * float(jnp.log(1 / gamma))), c4 * float(jnp.exp(d**0.24))
+    return max(d**2.4, c3 * log(1 / gamma)), c4 * exp(d**0.24)
 
 
 def cone(params: Params, x: Point, scale: Real) -> Check:
@@ -259,7 +263,26 @@ def _inside(params: Params, start: Params, x: Point, c0: Real) -> dict[str, Assu
     top, eps = jnp.abs(params.v), jnp.finfo(params.w.dtype).eps
     furthest = jnp.max(ratio(distances(params, start), top))
     rounding = c0 * ROUNDING + 4 * eps * jnp.max(ratio(lengths(params.w), top))
-    return {**_unit(x), "|w_j - w_j,0| <= C0 / sqrt(k)": below(furthest, c0 + rounding)}
+    return {
+        **_unit(x),
+        "|w_j - w_j,0| <= C0 / sqrt(k)": below(furthest, c0 + rounding),
+        **_without_biases(params, start),
+        **_of_unit_top(params, start),
+    }
+
+
+def _without_biases(*networks: Params) -> dict[str, Assumption]:
+    """Definition 2.1 has none."""
+    largest = jnp.max(jnp.array([jnp.max(jnp.abs(one.b)) for one in networks]))
+    return {"no biases": below(largest, 0.0)}
+
+
+def _of_unit_top(*networks: Params) -> dict[str, Assumption]:
+    """Definition 2.1: |v_j| = 1/sqrt(k), of both signs alike at the start and after training."""
+    off = [jnp.abs(jnp.abs(one.v) * one.v.shape[0] ** 0.5 - 1) for one in networks]
+    moved = jnp.abs(networks[0].v - networks[-1].v) * networks[0].v.shape[0] ** 0.5
+    furthest = jnp.max(jnp.array([jnp.max(a) for a in (*off, moved)]))
+    return {"v_j = +-1/sqrt(k), not trained": below(furthest, ROUNDING)}
 
 
 def _require(**numbers: Any) -> None:

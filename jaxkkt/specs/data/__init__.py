@@ -33,6 +33,5 @@ __all__ = [
     "UnitSphere",
     "checked",
     "fold",
-    "require_whole",
     "round_up",
 ]
