@@ -76,7 +76,7 @@ class Study:
         with logged() as tell, engine.listening(command=True):
             try:
                 options = self.read(arguments)
-                tell(options.quiet, options.log_file)
+                tell(options.quiet and not options.dry_run, options.log_file)
                 return self._run(options)
             except (ValueError, OSError, ImportError, engine.NoDevice) as error:
                 log.error("%s", " ".join(str(error).split()))
