@@ -51,6 +51,14 @@ def test_no_padding_is_none():
     assert is_inert(NOT_INERT["noise"], (20, 10), (20, 10))
 
 
+def test_a_rule_that_raises_shares_nothing():
+    def update(gradient, state, params=None):
+        raise ArithmeticError("no update")
+
+    broken = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    assert not is_inert(jk.optimizer(broken), (20, 10), (24, 13))
+
+
 def test_means_over_many_neurons():
     assert not is_inert(NOT_INERT["means"], (1000, 10), (1001, 10))
 
