@@ -296,3 +296,12 @@ def test_soft_multipliers_solve_their_equation():
             total = left + width * np.log(x / x.sum())
         seen = x > 1e-200
         np.testing.assert_allclose(total[seen], r[:6][seen], atol=1e-8)
+
+
+def test_short_steps_have_the_multipliers_of_long_ones():
+    """Newton's method had not come to its end in six trips: they were hundreds of times larger."""
+    params, data = trained(start=-3.0, m=4, d=6, k=12)
+    start = float(jax.nn.logsumexp(-margins(params, *data)))
+    follow = partial(follow_flow, params, *data, log_loss=start, levels=(start - 0.3,))
+    long, short = (float(follow(step=step).multipliers.sum()) for step in (5e-3, 1e-4))
+    assert short == pytest.approx(long, rel=0.02)

@@ -1,5 +1,6 @@
 """Processes that train for a sweep: killed, stopped, gone, left alone by their parent."""
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from test_devices import Inline
 
 import jaxkkt as jk
 from jaxkkt.engine import executors
+from jaxkkt.engine import workers as engine_workers
 from jaxkkt.engine.workers import KILLS, WorkerKilled, Workers
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
@@ -158,6 +160,21 @@ class TestWorkers:
             assert [future.result()[0] for future in futures] == [i**2 for i in range(6)]
             assert pid not in {future.result()[1] for future in futures[2:]}
 
+    def test_where_no_other_pool_can_be_made_that_is_told(self, monkeypatch):
+        """The thread that gives out tasks ended, and a sweep waited for ever."""
+
+        def none(count):
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with Workers(1) as workers:
+            monkeypatch.setattr(engine_workers, "_new_pool", none)
+            some = [workers.submit(kill), workers.submit(square, 3)]
+            for future in some:
+                with pytest.raises(OSError, match="too many open files"):
+                    future.result(timeout=60)
+            with pytest.raises(RuntimeError, match="closed"):
+                workers.submit(square, 3)
+
     def test_where_none_lives_all_is_told(self):
         with Workers(1) as workers:
             futures = [workers.submit(kill) for _ in range(3)]
@@ -285,6 +302,7 @@ STOPPED = """
 import os, signal, sys, threading, time
 import jaxkkt as jk
 from jaxkkt.engine import executors
+from jaxkkt.engine import workers as engine_workers
 
 class Slow(jk.Measurement):
     on_host = True

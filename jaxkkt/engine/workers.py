@@ -86,12 +86,28 @@ class Workers:
         self._thread.join()
 
     def _serve(self) -> None:
+        failed: Exception | None = None
+        try:
+            self._give_out()
+        except Exception as error:  # no pool can be made
+            failed = error
+        with self._news:
+            self._closed = True
+        self._end_pool()
+        for task in [*self._waiting, *self._suspects, *self._running.values()]:
+            if failed is not None:
+                task.fail(failed)
+            elif not task.future.cancel():
+                task.fail(WorkerKilled("its workers were closed"))
+
+    def _give_out(self) -> None:
+        """Gives tasks to the pool until these workers are closed."""
         while True:
             with self._news:
                 while not (self._closed or self._waiting or self._suspects or self._running):
                     self._news.wait()
                 if self._closed:
-                    break
+                    return
             if self._somebody_died():
                 self._replace()
             with self._news:
@@ -106,10 +122,6 @@ class Workers:
             for future in ended:
                 self._deaths = 0
                 self._running.pop(future).end(future)
-        self._end_pool()
-        for task in [*self._waiting, *self._suspects, *self._running.values()]:
-            if not task.future.cancel():
-                task.fail("its workers were closed")
 
     def _start(self, task: "_Task") -> None:
         if not task.future.running() and not task.future.set_running_or_notify_cancel():
@@ -153,12 +165,12 @@ class Workers:
             self._running.pop(future).end(future)
         suspects, self._running = list(self._running.values()), {}
         self._end_pool()
-        self._pool = _new_pool(self._count)
         self._deaths += 1
         for task in suspects:
             task.kills += 1
             if task.kills >= KILLS:
-                task.fail(f"{KILLS} processes died while they did this: it kills them")
+                why = f"{KILLS} processes died while they did this: it kills them"
+                task.fail(WorkerKilled(why))
             else:
                 self._suspects.append(task)
         if self._deaths >= DEATHS * self._count:
@@ -167,7 +179,9 @@ class Workers:
                 self._suspects.clear()
                 self._waiting.clear()
             for task in lost:
-                task.fail("no process lives long enough to do anything: see what they print")
+                why = "no process lives long enough to do anything: see what they print"
+                task.fail(WorkerKilled(why))
+        self._pool = _new_pool(self._count)
 
 
 class _Task:
@@ -183,9 +197,9 @@ class _Task:
         else:
             self.future.set_exception(error)
 
-    def fail(self, why: str) -> None:
+    def fail(self, error: Exception) -> None:
         if self.future.running() or self.future.set_running_or_notify_cancel():
-            self.future.set_exception(WorkerKilled(why))
+            self.future.set_exception(error)
 
 
 def _broken(done: Future[Any]) -> bool:

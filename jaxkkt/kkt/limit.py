@@ -30,8 +30,9 @@ from jaxkkt.requirements import as_arrays
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6
-# Trips of the predictor-corrector, of Newton's method after it, and through the slopes of a step.
-INTERIOR_TRIPS, NEWTON_TRIPS, SLOPE_TRIPS = 12, 6, 3
+# Trips of the predictor-corrector, at most of Newton's method after it, which short steps make
+# longer, and through the slopes of a step.
+INTERIOR_TRIPS, NEWTON_TRIPS, SLOPE_TRIPS = 12, 40, 3
 
 _dot = partial(jnp.dot, precision=PRECISION)
 
@@ -267,8 +268,12 @@ def _soft_multipliers(
     def entries(u: Array) -> Array:
         return width / d * _wright(u / width + jnp.log(d / width))
 
-    def newton(_: Array, ux: tuple[Array, Array]) -> tuple[Array, Array]:
-        u, x = ux
+    def far(state: tuple[Array, Array, Array, Array]) -> Array:
+        trips, off, _, x = state
+        return (trips < NEWTON_TRIPS) & (off > jnp.finfo(r.dtype).eps ** 0.75 * jnp.max(x))
+
+    def newton(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        trips, _, u, x = state
         total = jnp.maximum(jnp.sum(jnp.where(real, x, 0)), tiny)
         gap = jnp.where(real, _dot(rest, x) + u - width * jnp.log(total) - r, 0)
         root = jnp.sqrt(x / (width + d * x))
@@ -276,11 +281,12 @@ def _soft_multipliers(
         matrix = jnp.eye(r.size, dtype=r.dtype) + root[:, None] * slope * root[None]
         change = root * cho_solve(cho_factor(matrix, lower=True), -root * gap)
         u = u - gap - _dot(slope, change)
-        return u, entries(u)
+        after = entries(u)
+        return trips + 1, jnp.max(jnp.where(real, jnp.abs(after - x), 0)), u, after
 
     u = d * x - price + width * jnp.log(jnp.maximum(jnp.sum(jnp.where(real, x, 0)), tiny))
-    x = jax.lax.fori_loop(0, NEWTON_TRIPS, newton, (u, entries(u)))[1]
-    return jnp.where(real, x, 0)
+    begin = jnp.int32(0), jnp.asarray(jnp.inf, r.dtype), u, entries(u)
+    return jnp.where(real, jax.lax.while_loop(far, newton, begin)[3], 0)
 
 
 def _nonnegative_least(

@@ -69,7 +69,7 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
             with lock:
                 while len(kept) >= MOST:
                     kept.pop(next(iter(kept)), None)
-                kept[key] = found
+                found = kept.setdefault(key, found)  # of two threads one has come first
         return found[1]
 
     return call
