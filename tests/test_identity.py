@@ -286,6 +286,21 @@ def test_what_is_forgotten_is_no_longer_in_a_run(monkeypatch):
     assert run.identity != before[1]
 
 
+def test_the_precision_of_products_is_that_of_the_sweep():
+    """Streams traced with the default, and identities with what was set around the sweep."""
+    seen = []
+
+    def size(params):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return jnp.sum(params.w @ params.w.T)
+
+    with jax.default_matmul_precision("highest"):
+        jk.sweep([one(measure=size, max_steps=1)])
+    assert set(seen) == {"highest"}
+    jk.sweep([one(measure=size, max_steps=1)])
+    assert set(seen) == {"highest", None}
+
+
 def test_a_function_may_be_used_in_both_precisions():
     def size(data):
         return jnp.linalg.norm(data.x)
