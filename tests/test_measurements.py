@@ -1,6 +1,7 @@
 """Measurements: own ones at a run's own size, names, arrays; sizes that do not hang on a sample."""
 
 import inspect
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ AXES = {"d": 8, "samples": 6, "width": 20, "seed": 0}
 
 
 PRECISE = {"big": 1e300, "small": 1e-60, "whole": 2**40 + 5, "third": 1 / 3, "unsigned": 2**63}
-BUFFER = np.zeros(2)
+BUFFERS = threading.local()
 
 
 class Precise(jk.Measurement):
@@ -149,8 +150,10 @@ class TestOwn:
             on_host = True
 
             def measure(self, params):
-                BUFFER[:] = np.asarray(params.v[:2])
-                return {"same": BUFFER}
+                # One a thread: streams measure at the same time.
+                buffer = BUFFERS.__dict__.setdefault("buffer", np.zeros(2, np.float32))
+                buffer[:] = np.asarray(params.v[:2])
+                return {"same": buffer}
 
         table = sweep(jk.grid(**{**AXES, "seed": range(3)}, max_steps=3, measure=Same))
         assert len(np.unique(table.same)) == 6
