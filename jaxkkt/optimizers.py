@@ -6,7 +6,7 @@ that L sums over. A step on L itself is `exp(log learning_rate + log L) * grad l
 not underflow at any loss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import asinh, cosh, sinh, tanh
 from typing import Any, Literal, NamedTuple
@@ -58,14 +58,21 @@ def require_linear(transformation: optax.GradientTransformation) -> None:
 
 def two_steps(transformation: optax.GradientTransformation, gradient: Params) -> Array:
     """The updates of w in two steps by the same gradient, from weights that are not 0."""
+    weights = jax.tree.map(jnp.asarray, _some(np.random.default_rng(1)))
+    return updates_by(transformation, weights, [gradient, gradient]).w
+
+
+def updates_by(
+    transformation: optax.GradientTransformation, weights: Params, gradients: Sequence[Params]
+) -> Params:
+    """The updates by these gradients, one after the other, at the same weights: stacked."""
     rule = optax.with_extra_args_support(transformation)
     told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
-    weights = jax.tree.map(jnp.asarray, _some(np.random.default_rng(1)))
     state, found = rule.init(weights), []
-    for _ in range(2):
+    for gradient in gradients:
         updates, state = rule.update(gradient, state, weights, **told)
-        found.append(updates.w)
-    return jnp.stack(found)
+        found.append(updates)
+    return jax.tree.map(lambda *steps: jnp.stack(steps), *found)
 
 
 def require_linear_steps(moved: Callable[[Params], Array]) -> None:

@@ -1,5 +1,8 @@
 """Options of the compiler, and whose word counts; how much is compiled for plain arrays."""
 
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import optax
@@ -60,3 +63,17 @@ def test_few_programs_are_compiled_for_plain_arrays(call, most):
     call()
     going = False
     assert 0 < len(compiled) <= most
+
+
+def test_a_mesh_of_several_devices_may_be_set():
+    """Where an array lies on all of them, which is its device was an error."""
+    code = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+import jaxkkt as jk
+x, y = np.eye(2, dtype=np.float32), np.array([1, -1], np.float32)
+with jax.set_mesh(jax.make_mesh((2,), ("i",))):
+    found = jk.kkt.certificate(jk.Params(x, np.zeros_like(y), y), x, y, trained=("w", "v"))
+assert found.clarke.residual < 1e-6
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

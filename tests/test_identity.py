@@ -111,6 +111,17 @@ def number(truth):
     return truth["number"]
 
 
+def without(name, value):
+    """Where the run has nothing of that name to give."""
+
+    def told(**given):
+        return {"value": value if given[name] is None else 0.0}
+
+    if name == "test":
+        return {"data": jk.data.Span, "measure": lambda test=None: told(test=test)}
+    return {"measure": lambda curve=None: told(curve=curve)}
+
+
 TRUTH = {"sigma": 2.0, "measure": number}
 DIFFERENT = {
     "rules at the width of a run": [{"optimizer": frozen(n)} for n in (5, 15)],
@@ -129,6 +140,8 @@ DIFFERENT = {
     "weights of a shipped class": [
         {"initialization": drawn_by(jk.initializations.Torch, "draw_start", f)} for f in (1.0, 2.0)
     ],
+    "no held-out points": [without("test", value) | {"d": None} for value in (1.0, 2.0)],
+    "no curve": [without("curve", value) for value in (1.0, 2.0)],
     "truths of a field": [{"data": blobs(lambda s, _, k=k: k * s), **TRUTH} for k in (1, 3)],
     "truths of a seed": [{"data": blobs(lambda _, i, k=k: k * i), **TRUTH} for k in (1, 3)],
     "optax transformations": [{"optimizer": rule} for rule in (optax.adam(0.01), optax.sgd(1e-9))],
@@ -186,50 +199,6 @@ def test_some_of_own_points_are_drawn_with_a_store(tmp_path):
     assert table.status.item() != jk.Status.RAISED
 
 
-class Factor:
-    """What functions read that are not told of it."""
-
-    value = 1.0
-
-
-def reading(what):
-    """An own function of each kind whose numbers are those of `Factor.value`."""
-
-    class Blobs(jk.data.Distribution):
-        def draw(self, key, samples, dim):
-            return scaled(Factor.value)(key, samples, dim)
-
-    def weights(key, width, dim):
-        return jk.networks.torch_linear(key, width, dim, Factor.value)
-
-    def norm(params):
-        return Factor.value * jnp.linalg.norm(params.w)
-
-    def data(key, samples, dim):
-        return scaled(Factor.value)(key, samples, dim)
-
-    def schedule(step):
-        return 0.1 * Factor.value + 0.0 * step
-
-    def rule():
-        return optax.sgd(0.1 * Factor.value)
-
-    def update(gradient, state, params=None):
-        return jax.tree.map(lambda g: -0.1 * Factor.value * g, gradient), state
-
-    kinds = {
-        "a class": ("data", Blobs),
-        "a factory of optimizers": ("optimizer", jk.optimizer(rule)),
-        "a schedule": ("optimizer", jk.optimizer(optax.sgd, learning_rate=schedule)),
-        "a transformation": (
-            "optimizer",
-            optax.chain(optax.GradientTransformation(lambda params: (), update)),
-        ),
-    }
-    functions = {"data": data, "initialization": weights, "measure": norm}
-    return kinds.get(what) or (what, functions[what])
-
-
 @pytest.mark.parametrize("base", [jk.data.Sphere, jk.data.Gaussian])
 def test_a_shipped_class_draws_as_its_subclass_says(base):
     """It drew as the class did that it is of."""
@@ -258,95 +227,6 @@ def test_weights_of_a_shipped_class_are_drawn_as_its_subclass_says():
     np.testing.assert_allclose(drawn[1], 5 * drawn[0], rtol=1e-6)
     table = jk.sweep([one(initialization=some) for some in (smaller, larger)])
     assert len(set(table.squared_norm.values.ravel())) == 2
-
-
-def test_a_function_that_has_changed_at_another_size_is_refused():
-    """It was looked at as it was first used, and at no other size."""
-    points = {d: np.eye(6, d, dtype=np.float32) for d in (8, 9)}
-
-    def mine(key, samples, dim):
-        return jnp.asarray(points[dim]), jnp.asarray(ALTERNATING[:samples])
-
-    runs = [one(data=mine, d=d) for d in (8, 9)]
-    jk.sweep(runs)
-    points[9] = 10 * points[9]
-    with pytest.raises(ValueError, match="mine computes something else than when it was first"):
-        jk.sweep(runs)
-
-
-def test_what_is_forgotten_is_no_longer_in_a_run(monkeypatch):
-    """A run kept its name, and took the rows of what its function had computed before."""
-    axis, function = reading("data")
-    run = one(**{axis: function})
-    before = run.name, run.identity
-    assert (run.name, run.identity) == before
-    monkeypatch.setattr(Factor, "value", 2.0)
-    jk.engine.forget()
-    assert run.name != before[0]
-    assert run.identity != before[1]
-
-
-def test_the_precision_of_products_is_that_of_the_sweep():
-    """Streams traced with the default, and identities with what was set around the sweep."""
-    seen = []
-
-    def size(params):
-        seen.append(jax.config.jax_default_matmul_precision)
-        return jnp.sum(params.w @ params.w.T)
-
-    with jax.default_matmul_precision("highest"):
-        jk.sweep([one(measure=size, max_steps=1)])
-    assert set(seen) == {"highest"}
-    jk.sweep([one(measure=size, max_steps=1)])
-    assert set(seen) == {"highest", None}
-
-
-def test_a_function_may_be_used_in_both_precisions():
-    def size(data):
-        return jnp.linalg.norm(data.x)
-
-    for double in (False, True, False):
-        with jax.enable_x64(double):
-            assert jk.sweep([one(measure=size, max_steps=1)])["size"].item() > 0
-
-
-KINDS = ["data", "a class", "initialization", "measure", "a factory of optimizers", "a schedule"]
-
-
-@pytest.mark.parametrize("what", [*KINDS, "a transformation"])
-def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tmp_path):
-    """What was compiled of it would give the old numbers."""
-    axis, function = reading(what)
-    before = jk.sweep([one(**{axis: function})], store=tmp_path).to_array().values
-    monkeypatch.setattr(Factor, "value", 2.0)
-    with pytest.raises(ValueError, match="computes something else than when it was first used"):
-        jk.sweep([one(**{axis: function}, d=6)])
-    jk.engine.forget()
-    again = jk.sweep([one(**{axis: function})]).to_array().values
-    assert not np.array_equal(before, again, equal_nan=True)
-    # Defined anew it is another function.
-    monkeypatch.setattr(Factor, "value", 1.0)
-    axis, function = reading(what)
-    redefined = jk.sweep([one(**{axis: function})]).to_array().values
-    np.testing.assert_array_equal(before, redefined)
-
-
-class OfFactor(jk.Measurement):
-    on_host = True
-
-    def measure(self, params):
-        return {"factor": Factor.value * jnp.ones(())}
-
-
-def test_what_a_measurement_on_the_host_reads_is_told_where_rows_are_kept(monkeypatch, tmp_path):
-    jk.engine.forget()
-    assert jk.sweep([one(measure=OfFactor)], store=tmp_path).factor.item() == 1
-    monkeypatch.setattr(Factor, "value", 2.0)
-    assert jk.sweep([one(measure=OfFactor)]).factor.item() == 2  # nothing was compiled of it
-    with pytest.raises(ValueError, match="computes something else than when it was first used"):
-        jk.sweep([one(measure=OfFactor)], store=tmp_path)
-    jk.engine.forget()
-    assert jk.sweep([one(measure=OfFactor)], store=tmp_path).factor.item() == 2
 
 
 def test_a_measurement_takes_a_truth_by_name():

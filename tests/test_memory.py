@@ -1,8 +1,11 @@
 """Too little memory: fewer lanes by rule; and how many there are at first."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 from cases import rows_in, squared_norm, sweep
@@ -169,3 +172,26 @@ def test_networks_of_many_dimensions_are_few_at_a_time_however_small_their_steps
     (bucket,) = jk.plan_sweep(jk.grid(d=d, samples=10, width=100, seed=0)).buckets
     assert bucket.lanes == 1 or bucket.lanes * 4 * d * (100 + 10) < 2**26
     assert (bucket.lanes == 32) == (d == 100)
+
+
+def test_points_that_the_host_drew_are_let_go():
+    """One at a time they were taken for a user's own arrays, which stay where they are."""
+    drawn = {}
+
+    class Drawn(jk.data.Distribution):
+        def draw_training(self, seed):
+            x = np.random.default_rng(seed).normal(size=(self.samples, self.d)).astype(np.float32)
+            drawn[seed] = weakref.ref(x)
+            return jk.Dataset(x, np.where(np.arange(self.samples) % 2, 1, -1).astype(np.float32))
+
+    class Host(jk.Measurement):  # a slot a stream, so that runs are drawn one by one
+        on_host = True
+
+        def measure(self, params):
+            return {"host": 0.0}
+
+    sweep(
+        jk.grid(data=Drawn, d=8, samples=6, width=20, seed=range(4, 8), measure=Host, max_steps=1)
+    )
+    gc.collect()
+    assert not any(drawn[seed]() is not None for seed in range(4, 8))

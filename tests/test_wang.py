@@ -135,6 +135,9 @@ def test_other_networks_than_those_of_the_lemmas_are_told(networks_in_ball, chan
     assert not output(change(params), change(start), x, C0).assumed
     if change(start).b.any():
         assert not sign_changes(change(start), x, 0.1).assumed
+        share = jax.jit(wang.sign_change_share)
+        assert share(start, x, np.float32(0.1) * x).assumed
+        assert not share(change(start), x, np.float32(0.1) * x).assumed
 
 
 def test_the_edge_of_a_small_ball_of_many_neurons_is_inside():

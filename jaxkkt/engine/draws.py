@@ -198,7 +198,7 @@ def draw_batch(
         points = [run.data.draw_training(run.seed) for run in runs]
         if all(one.x is points[0].x for one in points):
             own = isinstance(runs[0].data, Arrays)  # the same for every run: they cross once
-            put = _on_device if own else _on_device.__wrapped__  # type: ignore[attr-defined]
+            put = _once_on_device if own else _on_device
             one = put(*points[0], drawing, device())
             data = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(rows), *a.shape)), one)
         else:
@@ -206,10 +206,12 @@ def draw_batch(
     return Drawn(start, data, valid)
 
 
-@by_identity
 def _on_device(x: Any, y: Any, drawing: Drawing, place: jax.Device) -> Dataset:
     m, d, _ = drawing.shape
     return jax.device_put(pad_data(Dataset(x, y), m, d), place)
+
+
+_once_on_device = by_identity(_on_device)
 
 
 @once

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from jaxkkt import networks
 from jaxkkt.compiling import quick_jit
 from jaxkkt.networks import Params
+from jaxkkt.optimizers import updates_by
 from jaxkkt.specs.optimizers import Optimizer
 
 # What rounding may do to an update, as a share of the largest. A mean over a thousand neurons and
@@ -43,19 +43,12 @@ def is_inert(rule: Optimizer, shape: tuple[int, int], padded: tuple[int, int]) -
 
 @partial(quick_jit, static_argnums=2)
 def _is_inert(rule: Optimizer, alone: Params, padded: tuple[int, int]) -> Array:
-    made = optax.with_extra_args_support(rule.transformation())
-    told = {"log_loss": jnp.zeros(()), "squared_norm": jnp.ones(()), "samples": jnp.int32(1)}
-
     def wide(params: Params) -> Params:
         return jax.vmap(partial(networks.pad, width=padded[0], dim=padded[1]))(params)
 
     def updates(stacked: Params) -> Params:
         weights, *gradients = (jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(3))
-        state, found = made.init(weights), []
-        for gradient in gradients:
-            moved, state = made.update(gradient, state, weights, **told)
-            found.append(moved)
-        return jax.tree.map(lambda *steps: jnp.stack(steps), *found)
+        return updates_by(rule.transformation(), weights, gradients)
 
     mine, beside = updates(alone), updates(wide(alone))
     size = jnp.max(jnp.array([jnp.max(jnp.abs(a)) for a in mine]))

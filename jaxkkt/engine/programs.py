@@ -21,6 +21,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
 from jaxkkt.engine.draws import Drawn, draw_program, try_to_trace
 from jaxkkt.engine.hashes import hash_words
+from jaxkkt.engine.inert import is_inert
 from jaxkkt.engine.measuring import compile_measurements, measure_program
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout
@@ -30,8 +31,8 @@ from jaxkkt.engine.trained import Trained
 from jaxkkt.engine.trips import make_trips
 from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
-from jaxkkt.specs.base import forget_specs
 from jaxkkt.specs.data import fold
+from jaxkkt.specs.identity import forget_specs
 from jaxkkt.specs.same import forget_results
 from jaxkkt.training import Status
 
@@ -338,5 +339,5 @@ def forget() -> None:
     forget_changes()
     forget_specs()
     forget_results()
-    for kept in (try_to_trace, draw_program, measure_program, training_programs):
+    for kept in (try_to_trace, draw_program, measure_program, training_programs, is_inert):
         kept.cache_clear()

@@ -89,7 +89,7 @@ class Measurement(Spec):
 
         params = Params(spec(width, d), spec(width), spec(width))
         data = Dataset(spec(samples, d), spec(samples))
-        test = data if tests is None else Dataset(spec(tests, d), spec(tests))
+        test = None if tests == 0 else Dataset(spec(tests or samples, d), spec(tests or samples))
         known: dict[str, Any]
         known = {"params": params, "start": params, "data": data, "test": test}
         given = None if truth is None else jax.tree.unflatten(*truth)

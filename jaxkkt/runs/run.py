@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -16,10 +17,9 @@ from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.requirements import require_whole
 from jaxkkt.runs.columns import SEED, columns_of, distinct
-from jaxkkt.specs import base
+from jaxkkt.specs import identity
 from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold
-from jaxkkt.specs.identity import package_of
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
 from jaxkkt.specs.same import Same, by_identity, by_same
@@ -252,24 +252,29 @@ def listed(values: Any) -> tuple[Any, ...]:
 
 def refuse_changed(runs: Sequence[Run], stored: bool) -> None:
     """Raises ValueError where an own function that runs use has changed since it was first used
-    here, or computes something else whenever it is traced; see `specs.base.refuse_changed`.
+    here, or computes something else whenever it is traced; see `specs.identity.refuse_changed`.
 
     What runs on the host is not compiled, but a store knows its rows by what it computes, too."""
-    looked_at: dict[base.Used, None] = {}
+    looked_at: dict[identity.Used, None] = {}
     for run in distinct(runs):
         kept = [spec for spec in own_specs(run) if stored or not getattr(spec, "on_host", False)]
-        if kept:
-            sizes = _sizes(run)
-            looked_at |= dict.fromkeys(base.Used.at(spec, sizes) for spec in kept)
+        if kept and (sizes := _known_sizes(run)) is not None:
+            looked_at |= dict.fromkeys(identity.Used.at(spec, sizes) for spec in kept)
     for one in looked_at:
-        base.refuse_changed(one)
+        identity.refuse_changed(one)
+
+
+def _known_sizes(run: Run) -> dict[str, Any] | None:
+    with suppress(ValueError):  # such a run has no identity, and ends with what raises
+        return _sizes(run)
+    return None
 
 
 def own_specs(run: Run) -> list[Spec]:
     """Those of its specs whose code is not of the package, or of a covered one."""
     curve = () if run.curve is None else run.curve.measure
     specs = (*(spec for _, spec in run.parts()), *curve)
-    return [spec for spec in specs if package_of(spec.brought) is None]
+    return [spec for spec in specs if identity.package_of(spec.brought) is None]
 
 
 @uncollected()
@@ -322,8 +327,7 @@ def _sizes(run: Run) -> dict[str, Any]:
     own = (one for one in own_specs(run) if isinstance(one, Measurement))
     asked = {name for one in own for name in one.needs()}
     found = {**run.sizes, "protocol": how}
-    if run.curve is not None:
-        found["moments"] = len(run.curve.moments)
+    found["moments"] = None if run.curve is None else len(run.curve.moments)
     if "test" in asked:
         found["tests"] = _tests(run.data)
     if "truth" in asked:
@@ -334,14 +338,24 @@ def _sizes(run: Run) -> dict[str, Any]:
 @by_identity
 def _tests(data: Data) -> int:
     """How many points are held out."""
-    held_out = data.draw_held_out(0)
+    held_out = _drawn(data, "draw_held_out")
     return 0 if held_out is None else len(held_out.y)
 
 
 @by_identity
 def _truth(data: Data) -> Any:
     """Shapes and types of what the points are made of."""
-    arrays = data.draw_truth(0)
+    arrays = _drawn(data, "draw_truth")
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
     leaves, structure = jax.tree.flatten(like)
     return structure, tuple(leaves)  # hashable, where a dictionary is none
+
+
+def _drawn(data: Data, name: str) -> Any:
+    try:
+        return getattr(data, name)(0)
+    except Exception as error:
+        raise ValueError(
+            f"what a measurement is given by {name} of {data.label!r} cannot be told, since that "
+            f"raises for seed 0 ({error}); make it work there, or go on without a store"
+        ) from error

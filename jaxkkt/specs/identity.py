@@ -1,13 +1,17 @@
-"""What a function computes, as a hash: its compiled text and the constants in it, not its name."""
+"""What functions and specs compute, as a hash: compiled text and the constants in it, not names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache, partial
 from hashlib import sha256
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+T = TypeVar("T")
 
 
 def digest_of_function(function: Callable[..., Any], *arguments: Any, name: str = "") -> str:
@@ -55,6 +59,87 @@ def function_name(function: Any) -> str:
         function = function.func
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '?')}:{name}"
+
+
+class Used(NamedTuple):
+    """What tells what a `Spec` computes: itself, for all that differ in its numbers, the sizes that
+    its `computations` name, and whether in float64."""
+
+    spec: Any
+    sizes: tuple[tuple[str, Any], ...]
+    settings: tuple[Any, ...]
+
+    @classmethod
+    def at(cls, spec: Any, sizes: Mapping[str, Any]) -> "Used":
+        asked = signature(spec.computations).parameters
+        mine = tuple((name, size) for name, size in sizes.items() if name in asked)
+        told = spec if spec.told_by_values else any_numbers(spec)
+        config: Any = jax.config  # its attributes are those of the thread
+        return cls(told, mine, tuple(getattr(config, name) for name in _SETTINGS))
+
+
+def refuse_changed(used: Used) -> None:
+    """Raises ValueError where what an own spec computes is not what it computed when it was first
+    used here, or first used at these sizes: JAX keeps what it compiled of a function, whatever
+    becomes of what that reads.
+
+    For functions that JAX cannot trace nothing is kept, and nothing refused.
+    """
+    brought = used.spec.brought
+    _, first = _FIRST.setdefault((used.spec.compiled_as, used.settings), (brought, used))
+    try:
+        same = all(
+            digest_of(one) == digest_of.__wrapped__(one) for one in dict.fromkeys((first, used))
+        )
+    except ValueError:
+        return
+    if not same:
+        raise ValueError(
+            f"{function_name(brought)} computes something else than when it was first used here, "
+            "and what was compiled of it would go on with the old. If it reads a global, an array "
+            "or a method that has changed: define it anew (run its cell again), make what changes "
+            "a field of a class, or call jaxkkt.engine.forget(). If it draws numbers by NumPy, "
+            "which would be the same for all seeds: draw them by jax.random, from its key"
+        )
+
+
+def forget_specs() -> None:
+    """What own specs compute is looked at anew."""
+    _FIRST.clear()
+    digest_of.cache_clear()
+
+
+_SETTINGS = "jax_enable_x64", "jax_default_matmul_precision"
+# Functions and classes from outside the package, with what first used each.
+_FIRST: dict[Hashable, tuple[Any, Used]] = {}
+
+
+@cache
+def digest_of(used: Used) -> str:
+    """A hash of what a spec computes; ValueError where that cannot be told."""
+    name, found = function_name(used.spec.brought), used.spec.computations(**dict(used.sizes))
+    return " ".join(digest_of_function(f, *args, name=name) for f, args in found)
+
+
+def given(spec: Any, name: str, *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a method of a seed gives that is not compiled, as one of `computations`."""
+    try:
+        found = [jax.tree.map(np.asarray, getattr(spec, name)(seed, *args)) for seed in _SEEDS]
+    except Exception as error:
+        raise ValueError(
+            f"what {name} of {spec.label!r} gives cannot be told, since it raises for seed 0 or 1 "
+            f"({error}); make it work there, or go on without a store"
+        ) from error
+    return partial(jax.tree.map, jnp.asarray, found), ()
+
+
+# Of these what is not compiled is told by.
+_SEEDS = (0, 1)
+
+
+def any_numbers(spec: T) -> T:
+    """The spec for any of its numbers."""
+    return jax.tree.map(lambda leaf: type(leaf)(0), spec)
 
 
 def cover(package: str, folder: Path) -> None:

@@ -12,9 +12,9 @@ from jaxtyping import PRNGKeyArray
 from jaxkkt import networks
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
-from jaxkkt.specs.base import Number, Spec, described, given
+from jaxkkt.specs.base import Number, Spec, described
 from jaxkkt.specs.data import fold, round_up
-from jaxkkt.specs.identity import package_of
+from jaxkkt.specs.identity import given, package_of
 
 
 class Initialization(Spec):

@@ -15,8 +15,8 @@ from jaxkkt import optimizers
 from jaxkkt.networks import Params
 from jaxkkt.optimizers import FlowTransformation, LinearTransformation
 from jaxkkt.requirements import require_positive
-from jaxkkt.specs.base import Number, Spec, any_numbers, described, jsonable, unknown_field
-from jaxkkt.specs.identity import function_name, package_of
+from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
+from jaxkkt.specs.identity import any_numbers, function_name, package_of
 
 
 class Optimizer(Spec):

@@ -60,7 +60,7 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
     size = jnp.linalg.norm(delta)
     bound = size * jnp.sqrt(2 * jnp.log(d)) + 1 / d
     changed = (preactivations(start, x) > 0) != (preactivations(start, x + delta) > 0)
-    asked = {**_unit(x), "|delta| <= 1/2": below(size, 0.5)}
+    asked = {**_unit(x), "|delta| <= 1/2": below(size, 0.5), **_without_biases(start)}
     return at_most(jnp.mean(changed), bound, asked, vacuous=bound >= 1)
 
 
@@ -278,7 +278,7 @@ def _without_biases(*networks: Params) -> dict[str, Assumption]:
 
 
 def _of_unit_top(*networks: Params) -> dict[str, Assumption]:
-    """Definition 2.1: |v_j| = 1/sqrt(k), of both signs alike at the start and after training."""
+    """Definition 2.1: v_j = +-1/sqrt(k), at the start and after training."""
     off = [jnp.abs(jnp.abs(one.v) * one.v.shape[0] ** 0.5 - 1) for one in networks]
     moved = jnp.abs(networks[0].v - networks[-1].v) * networks[0].v.shape[0] ** 0.5
     furthest = jnp.max(jnp.array([jnp.max(a) for a in (*off, moved)]))

@@ -144,6 +144,7 @@ FAULTS = (
         (
             f"{_STORE}::test_other_runs_alone_are_refused_with_what_differs",
             "test_identity.py",
+            "test_changed.py",
         ),
     ),
     Fault(

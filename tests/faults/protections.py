@@ -598,7 +598,7 @@ PROTECTIONS = (
     Protection(
         16,
         "what is not compiled is told at its own numbers",
-        "specs/base.py",
+        "specs/identity.py",
         "        told = spec if spec.told_by_values else any_numbers(spec)\n",
         "        told = any_numbers(spec)\n",
         "test_identity.py::test_what_computes_something_else_is_another_run",
@@ -606,7 +606,7 @@ PROTECTIONS = (
     Protection(
         16,
         "what is not compiled is told by two seeds",
-        "specs/base.py",
+        "specs/identity.py",
         "_SEEDS = (0, 1)\n",
         "_SEEDS = (0,)\n",
         "test_identity.py::test_what_computes_something_else_is_another_run",
@@ -614,10 +614,10 @@ PROTECTIONS = (
     Protection(
         16,
         "own functions are looked at again at all sizes of a sweep",
-        "specs/base.py",
-        "for one in dict.fromkeys((first, used)))\n",
-        "for one in (first,))\n",
-        "test_identity.py::test_a_function_that_has_changed_at_another_size_is_refused",
+        "specs/identity.py",
+        " for one in dict.fromkeys((first, used))\n",
+        " for one in (first,)\n",
+        "test_changed.py::test_a_function_that_has_changed_at_another_size_is_refused",
     ),
     Protection(
         16,
@@ -625,7 +625,7 @@ PROTECTIONS = (
         "runs/run.py",
         "        if of is computed:",
         "        if name:",
-        "test_identity.py::test_what_is_forgotten_is_no_longer_in_a_run",
+        "test_changed.py::test_what_is_forgotten_is_no_longer_in_a_run",
     ),
     Protection(
         16,

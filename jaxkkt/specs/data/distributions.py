@@ -12,9 +12,9 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import datasets, spans
 from jaxkkt.compiling import quick_jit
 from jaxkkt.datasets import Dataset
-from jaxkkt.specs.base import Number, S, described, given, without
+from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
-from jaxkkt.specs.identity import package_of
+from jaxkkt.specs.identity import given, package_of
 
 
 class Distribution(Sized):
