@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxkkt.requirements import as_margins
+from jaxkkt.arithmetic import ratio
+from jaxkkt.requirements import as_margins, as_mask
 
 Margins = Float[Array, " m"]
 SampleLoss = Callable[[Margins], tuple[Margins, Margins]]
@@ -46,24 +47,22 @@ LOSSES: dict[str, SampleLoss] = {"exponential": exponential, "logistic": logisti
 def log_loss(
     margins: Float[Array | np.ndarray, " m"] | Sequence,
     loss: SampleLoss = exponential,
-    mask: Bool[Array, " m"] | None = None,
+    mask: Bool[Array | np.ndarray, " m"] | Sequence | None = None,
     reduction: Literal["sum", "mean"] = "sum",
 ) -> tuple[Float[Array, ""], Margins]:
     """log L and the weights p_i = -d log L / d q_i, where L = sum_i l(q_i) (or the mean).
 
     Samples whose `mask` is False take no part: they add nothing to L and have p_i = 0.
     For the exponential loss p is softmax(-q). Accurate in float32 for margins from -1e3 to 1e6.
+    Of no samples log L is -inf (NaN for the mean), and the weights are 0.
     Raises ValueError for margins that are not those of one network, or that JAX would round, for a
-    mask of another shape, and for another reduction.
+    mask that is not one truth value a sample, and for another reduction.
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
     margins = as_margins(margins)
-    if mask is not None and mask.shape != margins.shape:
-        raise ValueError(
-            f"mask must have one truth value for every margin, shape {margins.shape}, got "
-            f"{mask.shape}"
-        )
+    if mask is not None:
+        mask = as_mask("mask", mask, margins.shape[0])
     log_values, slopes = loss(margins)
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)
@@ -73,7 +72,7 @@ def log_loss(
     shares = jnp.exp(log_values - largest)
     scale = jnp.sum(shares)
     total = largest + jnp.log(scale)
-    weights = shares / scale * slopes
+    weights = ratio(shares, scale) * slopes
     if reduction == "mean":
         count = margins.shape[0] if mask is None else jnp.sum(mask)
         total = total - jnp.log(count).astype(total.dtype)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import kkt_cases
 import numpy as np
 import pytest
+import scipy.optimize
 from certificate_cases import DERIVED, LOOSE, NEAR, ROOM, TIGHT, ZERO, direct, reference, scaled
 
 from jaxkkt import datasets
@@ -207,6 +208,30 @@ def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
     got = np.asarray(padded(theta, trained[1]))
     np.testing.assert_allclose(got[:6], found.one_sided.multipliers, rtol=LOOSE, atol=LOOSE)
     np.testing.assert_array_equal(got[6:], 0)
+
+
+@pytest.mark.parametrize("seed", [2, 29])
+def test_multipliers_of_networks_that_misclassify(seed):
+    """The margins add up to less than 0, and the least squares have an answer all the same."""
+    rng = np.random.default_rng(seed)
+    m, d, k = rng.integers(2, 12), rng.integers(1, 8), rng.integers(1, 15)
+    x, y = rng.normal(size=(m, d)), np.where(np.arange(m) % 2, 1.0, -1.0)
+    params = Params(rng.normal(size=(k, d)), rng.normal(size=k), rng.normal(size=k))
+    assert kkt_cases.margins(params, x, y).sum() < 0
+
+    def rest(multipliers):
+        coefficients = (
+            multipliers[:, None] * y[:, None] * params.v * (x @ params.w.T + params.b > 0)
+        )
+        hidden = np.maximum(x @ params.w.T + params.b, 0)
+        w, b = params.w - coefficients.T @ x, params.b - coefficients.sum(axis=0)
+        return np.concatenate([w.ravel(), b, params.v - (multipliers * y) @ hidden])
+
+    pulls = rest(np.zeros(m))[:, None] - np.stack([rest(row) for row in np.eye(m)], axis=1)
+    _, least = scipy.optimize.nnls(pulls, rest(np.zeros(m)))
+    got = np.asarray(multipliers(params, x, y))
+    assert got.min() > 0
+    assert np.linalg.norm(rest(got)) == pytest.approx(least, rel=1e-9)
 
 
 # --- definitions ---

@@ -220,6 +220,20 @@ def test_rescaled_parameters(case, scale):
     assert_same(flip_sizes_exact(scaled, x, y, u, chosen), flips, tolerance)
 
 
+@pytest.mark.parametrize("unit", [2.0**-70, 2.0**62])
+def test_points_in_units_whose_squares_are_not_representable(case, unit):
+    """The direction was 0 or NaN, and the default bracket 0 or infinite."""
+    params, x, y, u, chosen, flips, _ = case
+    direction = perturbations.universal_direction(unit * x, y, chosen)
+    np.testing.assert_allclose(direction, u, rtol=0, atol=4 * EPS)
+    moved = params._replace(b=unit * params.b)
+    for size in (
+        flip_sizes_exact(moved, unit * x, y, u, chosen).size,
+        flip_size_bisection(moved, unit * x, y, u, chosen).size,
+    ):
+        assert size / unit == pytest.approx(flips.size, rel=1e-5)
+
+
 def test_flipped_labels_with_flipped_outputs(case):
     params, x, y, u, chosen, flips, tolerance = case
     u_back = perturbations.universal_direction(x, -y, chosen)

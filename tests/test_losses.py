@@ -173,9 +173,18 @@ def test_logistic_and_exponential_agree_at_large_margins_and_differ_at_small(los
     assert (log_loss(near, loss=loss)[0] == log_loss(near)[0]) == (loss is losses.exponential)
 
 
-def test_a_mask_of_another_shape_is_refused(unchecked):
-    with pytest.raises(ValueError, match=r"for every margin, shape \(3,\), got \(1,\)"):
-        losses.log_loss(jnp.ones(3), mask=jnp.array([True]), reduction="mean")
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("mask", [[True], [1.0, -1.0, 1.0], [1, 0, 1]])
+def test_a_mask_that_is_not_a_truth_value_a_sample_is_refused(mask):
+    """Labels for a mask would choose every sample, and divide the mean by their sum."""
+    with pytest.raises(ValueError, match=r"mask must hold True or False .*, shape \(3,\), got"):
+        losses.log_loss(jnp.ones(3), mask=jnp.array(mask), reduction="mean")
+
+
+def test_of_no_samples_the_weights_are_0():
+    value, weights = log_loss(np.ones(3, np.float32), mask=np.zeros(3, bool))
+    assert value == -jnp.inf
+    np.testing.assert_array_equal(weights, 0)
 
 
 @pytest.mark.usefixtures("unchecked")

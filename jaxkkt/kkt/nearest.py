@@ -95,7 +95,9 @@ def nearest(problem: Problem, y: Array) -> Point:
     )
     linear = pull * problem.pre[boxes.sample, neurons[:, None]]
     count = jnp.sum(real, dtype=y.dtype)
-    size = jnp.sum(jnp.where(real, problem.linear, 0)) / count
+    # Of the pulls' sizes: their sum is twice that of the margins, which may be below 0.
+    size = jnp.sum(jnp.where(real, jnp.abs(problem.linear), 0)) / count
+    size = jnp.where(size > 0, size, 1)
     # A padded sample's multiplier costs as much as a real one gains, and goes to 0.
     corner_linear = jnp.where(real, problem.linear, -size)
     pairs = m + 2 * jnp.sum(boxes.real, dtype=y.dtype)

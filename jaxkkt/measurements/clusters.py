@@ -113,8 +113,7 @@ def _sizes(params: Params, test: Dataset, along: np.ndarray) -> tuple[np.ndarray
     x = jnp.pad(jnp.asarray(test.x), ((0, 0), (0, d - along.size)))
     y, along = jnp.asarray(test.y), np.pad(along, (0, d - along.size))
     margins = networks.margins(wide, x, y)
-    bracket = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
-    found = perturbations.flip_sizes_exact(wide, x, y, along.astype(x.dtype), margins > 0, bracket)
+    found = perturbations.flip_sizes_exact(wide, x, y, along.astype(x.dtype), margins > 0)
     return np.asarray(margins), np.asarray(found.sizes)
 
 

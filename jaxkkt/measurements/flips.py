@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import networks, perturbations
+from jaxkkt.arithmetic import lengths
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
@@ -51,7 +52,7 @@ class Flips(Measurement):
         exact = perturbations.flip_sizes_exact(params, x, y, direction, chosen)
 
         pre = networks.preactivations(params, x)
-        longest = 4 * jnp.max(jnp.linalg.norm(x, axis=1))
+        longest = 4 * jnp.max(lengths(x))
 
         def least(before: tuple[Array, Array], slack: Array) -> Any:
             others, best = before

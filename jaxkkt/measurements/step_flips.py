@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import lazy, perturbations
+from jaxkkt.arithmetic import lengths
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
@@ -39,7 +40,7 @@ class StepFlips(Measurement):
         needing = found.needs_step(y)
         broken = jnp.any((y != 0) & jnp.isnan(found.output))
         flipped = needing & (found.status == perturbations.StepStatus.FLIPPED)
-        norm = jnp.linalg.norm(x, axis=1)
+        norm = lengths(x)
         counted, eta, size = flipped, found.eta, found.size
         if self.published:
             eta = found.published_eta(y)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.arithmetic import ratio
+from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -132,7 +132,7 @@ def universal_direction(
     x, y = as_samples(x=x, y=y)
     chosen = as_mask("chosen", chosen, y.shape[0])
     total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
-    return ratio(total, jnp.linalg.norm(total))
+    return ratio(total, lengths(total))
 
 
 def flip_size_bisection(
@@ -347,6 +347,6 @@ def _inputs(
 
 def _bracket(x: Array, bracket: float | Array | None) -> Array:
     if bracket is None:
-        return 4 * jnp.max(jnp.linalg.norm(x, axis=1))
+        return 4 * jnp.max(lengths(x))
     require_positive(bracket=bracket)
     return jnp.asarray(bracket, x.dtype)
