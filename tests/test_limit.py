@@ -279,7 +279,8 @@ def test_other_levels_do_not_compile_again():
 
 
 @pytest.mark.usefixtures("float64")
-def test_soft_multipliers_solve_their_equation():
+@pytest.mark.parametrize("guess", [0.0, 1.0, 1e9])
+def test_soft_multipliers_solve_their_equation(guess):
     rng = np.random.default_rng(4)
     a = rng.standard_normal((7, 7))
     r = rng.standard_normal(7) + 1
@@ -287,7 +288,7 @@ def test_soft_multipliers_solve_their_equation():
     h = np.where(real[:, None] & real, a @ a.T, 0)
     solve = jax.jit(limit._soft_multipliers)
     for width in (1.0, 1e-2, 1e-4):
-        x = np.asarray(solve(h, r, np.array(width), real))
+        x = np.asarray(solve(h, r, np.array(width), real, np.full(7, guess)))
         assert x[6] == 0
         x = x[:6]
         assert np.all(x >= 0)
@@ -296,6 +297,51 @@ def test_soft_multipliers_solve_their_equation():
             total = left + width * np.log(x / x.sum())
         seen = x > 1e-200
         np.testing.assert_allclose(total[seen], r[:6][seen], atol=1e-8)
+
+
+@pytest.mark.usefixtures("float64")
+def test_of_margins_above_1_the_soft_multipliers_are_0():
+    solve = jax.jit(limit._soft_multipliers)
+    above, real, width = np.full(3, -1.0), np.ones(3, bool), np.array(0.1)
+    np.testing.assert_array_equal(solve(np.eye(3), above, width, real, np.ones(3)), 0)
+    assert np.isnan(solve(np.eye(3), above * np.nan, width, real, np.ones(3))).all()
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("sizes", [(6, 20, 40), (16, 4, 24), (20, 5, 40)])
+def test_multipliers_of_a_short_step_are_those_of_the_flow(sizes):
+    """2 p_i / |sum_i p_i y_i g_i|^2 at theta_hat, with p = softmax(-margins).
+
+    Where samples are many and dimensions few the systems of Newton's method are nearly singular.
+    """
+    m, d, k = sizes
+    params, data = trained(start=-0.5, m=m, d=d, k=k)
+
+    def log_loss(params):
+        return jax.nn.logsumexp(-networks.margins(params, *data))
+
+    start, gradient = jax.value_and_grad(log_loss)(params)
+    p = jax.nn.softmax(-margins(params, *data))
+    expected = -2 * start * p / sum(jnp.sum(leaf**2) for leaf in gradient)
+    trace = follow_flow(params, *data, float(start), (float(start) * (1 + 3e-5),), 1e-5)
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED]
+    np.testing.assert_allclose(trace.multipliers[0], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [2e-2, 1e-3])
+def test_many_samples_of_few_dimensions(step):
+    params, data = trained(start=-3.0, m=24, d=3, k=60)
+    start = float(jax.nn.logsumexp(-margins(params, *data)))
+    trace = follow_flow(params, *data, start, (start * np.exp(60 * step),), step)
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED]
+
+
+def test_steps_too_long_to_follow_are_told():
+    params, data = trained(start=-3.0, m=20, d=2, k=30)
+    start = float(jax.nn.logsumexp(-margins(params, *data)))
+    follow = partial(follow_flow, params, *data, start, (2.0 * start,))
+    assert follow(2e-2).status.tolist() == [LimitStatus.NON_FINITE]
+    assert follow(1e-3).status.tolist() == [LimitStatus.FOLLOWED]
 
 
 def test_short_steps_have_the_multipliers_of_long_ones():
