@@ -119,6 +119,40 @@ def test_what_is_no_kkt_point_is_told(orthogonal, what):
     assert np.isnan(found["C.7: positive samples flipped"].bound)
 
 
+def twice(point, slopes):
+    """The first sample, which only the first neuron is on at, as two of these slopes there."""
+    first = jnp.asarray([0, 0, 1, 2, 3])
+    half = jnp.asarray([0.5, 0.5, 1, 1, 1])
+    return KKTPoint(
+        point.params,
+        point.x[first],
+        point.y[first],
+        point.multipliers[first] * half,
+        point.slopes[first].at[:2, 0].set(jnp.asarray(slopes)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("slopes", "holds"), [((1.0, 1.0), True), ((1.5, 0.5), False), ((3.0, -1.0), False)]
+)
+def test_slopes_that_relu_does_not_have_are_told(orthogonal, slopes, holds):
+    """Their sum is right, and so is the residual."""
+    found = jax.jit(KKTPoint.conditions)(twice(orthogonal, slopes))
+    assert {name for name, one in found.items() if not one.holds} == (
+        set() if holds else {"sigma'_ij is relu's"}
+    )
+
+
+def test_at_a_kink_slopes_are_between_0_and_1(orthogonal):
+    """All of the second neuron's but the last are at kinks, with the slope 0.12 each."""
+    for part, holds in ((0.1, True), (0.15, False)):
+        point = twice(orthogonal, (1.0, 1.0))
+        here = point.slopes.at[0, 1].add(part).at[1, 1].add(-part)
+        found = jax.jit(KKTPoint.conditions)(point._replace(slopes=here))
+        assert bool(found["sigma'_ij is relu's"].holds) == holds
+        assert found["residual = 0"].holds
+
+
 def test_assumptions_on_the_samples(orthogonal):
     x, y = orthogonal.x, orthogonal.y
     assumptions = jax.jit(lambda x, y: vardi.summary(x, y).assumptions())

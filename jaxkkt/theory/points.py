@@ -8,12 +8,13 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import networks
 from jaxkkt.arithmetic import ratio
-from jaxkkt.kkt import Certificate
+from jaxkkt.kkt import Certificate, kinks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.requirements import as_samples
 from jaxkkt.theory.checks import Assumption, below
 
-# How far from 0 a residual and a slackness, and from 1 a margin, may be of what was polished.
+# How far from 0 a residual, a slackness and a preactivation's share of |(w_j, b_j)| |(x_i, 1)|,
+# from 1 a margin, and from relu's derivative a slope may be of what was polished.
 NEAR = 1e-5
 
 
@@ -66,7 +67,8 @@ class KKTPoint(NamedTuple):
         """The KKT conditions, up to `NEAR`: what every claim about such a point asks for."""
         theta = self.params
         pull = self.y[:, None] * self.pulls
-        active = relu(preactivations(theta, self.x))
+        pre = preactivations(theta, self.x)
+        active = relu(pre)
         left = Params(
             theta.w - theta.v[:, None] * jnp.dot(pull.T, self.x, precision=PRECISION),
             theta.b - theta.v * jnp.sum(pull, axis=0),
@@ -74,12 +76,16 @@ class KKTPoint(NamedTuple):
         )
         residual = jnp.sqrt(networks.squared_norm(left) / networks.squared_norm(theta))
         real = self.y != 0
+        free = kinks(theta, self.x, self.y, NEAR, Params._fields)
+        derivative = jnp.where(free, jnp.clip(self.slopes, 0, 1), jnp.where(pre > 0, 1.0, 0.0))
+        off = jnp.where(real[:, None] & self.live[None], jnp.abs(self.slopes - derivative), 0)
         q = jnp.where(real, self.margins, 1)
         slackness = ratio(jnp.sum(self.multipliers * (q - 1)), jnp.sum(self.multipliers))
         return {
             "residual = 0": below(residual, NEAR),
             "q_i >= 1": below(1 - NEAR, jnp.min(q)),
             "lambda_i >= 0": below(0.0, jnp.min(self.multipliers)),
+            "sigma'_ij is relu's": below(jnp.max(off), NEAR),
             "slackness = 0": below(slackness, NEAR),
         }
 
