@@ -68,6 +68,17 @@ def test_both_networks_of_section_5_1(axes):
         np.testing.assert_allclose(outputs(larger, mine + np.asarray(z)), -label)
 
 
+def test_networks_of_section_5_1_in_a_span():
+    """Four axes of R^100 in coordinates of their span: d is not the number of coordinates."""
+    x, y = 10 * jnp.eye(4), jnp.asarray([1.0, 1.0, -1.0, -1.0])
+    network = constructions.larger_margin_network(x, y, 100)
+    np.testing.assert_allclose(outputs(network, np.asarray(x)), y, rtol=1e-12)
+    z = constructions.opposing_samples(x, y, 1, 100)
+    np.testing.assert_allclose(z, [0, 0, 0.4, 0.4], rtol=1e-12)
+    with pytest.raises(ValueError, match="d must be positive and finite, got 0"):
+        constructions.opposing_samples(x, y, 1, 0)
+
+
 @pytest.mark.slow
 def test_sizes_in_section_5_1(axes):
     """Within sqrt(d)/2 one neuron decides; beyond, the nearest flip takes one sample to the middle

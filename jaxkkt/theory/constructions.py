@@ -26,13 +26,14 @@ from jaxkkt.networks import (
 )
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
-from jaxkkt.requirements import as_arrays, as_samples
+from jaxkkt.requirements import as_arrays, as_samples, require_positive
 
 Points = Float[Array | np.ndarray, "n d"] | Sequence
 Labels = Float[Array | np.ndarray, " n"] | Sequence
 Samples = Float[Array | np.ndarray, "m d"] | Sequence
 SampleLabels = Float[Array | np.ndarray, " m"] | Sequence
 Direction = Float[Array | np.ndarray, " d"] | Sequence
+Real = float | Float[Array, ""]
 
 # The search turns a ray towards the boundary's normal by each of these shares, so many times over;
 # projected gradient descent takes DESCENT steps to find one more ray.
@@ -54,30 +55,39 @@ def axis_data(d: int) -> Dataset:
     return Dataset(x, jnp.where(jnp.arange(d) < d // 2, 1.0, -1.0))
 
 
-def larger_margin_network(x: Points, y: Labels) -> Params:
+def larger_margin_network(x: Points, y: Labels, d: Real | None = None) -> Params:
     """One neuron a sample, without bias: v_j = y_j, w_j = x_j / d, b_j = 0.
 
     On `axis_data` N(x_i) = y_i, with |theta|^2 = d + 1 where `vardi.robust_network` with c = 0
     has 2d + 4: the larger normalized margin, and yet `opposing_samples` flips every sample. The
-    other needs a perturbation of more than sqrt(d)/2. Raises ValueError for labels other than -1
-    and 1 and arrays that do not fit. Vardi, Yehudai, Shamir (2022), Section 5.1.
+    other needs a perturbation of more than sqrt(d)/2. d is the number of coordinates unless it is
+    given, as for points of `jk.spans`. Raises ValueError for labels other than -1 and 1, arrays
+    that do not fit and a d that is not positive. Vardi, Yehudai, Shamir (2022), Section 5.1.
     """
     x, y = as_samples(x=x, y=y)
-    return Params(x / x.shape[1], jnp.zeros_like(y), y)
+    return Params(x / _dimension(x, d), jnp.zeros_like(y), y)
 
 
-def opposing_samples(x: Points, y: Labels, label: int) -> Float[Array, " d"]:
+def opposing_samples(x: Points, y: Labels, label: int, d: Real | None = None) -> Float[Array, " d"]:
     """z = (4/d) sum of the samples labelled -label, which flips the others when it is added.
 
     On `axis_data` |z| = 2 sqrt(2) for every d, and `larger_margin_network` has
     label N(x_i + z) = -1 at each sample of the label. Raises ValueError for a label other than -1
-    and 1, and as `larger_margin_network`. Vardi, Yehudai, Shamir (2022), Section 5.1.
+    and 1, and as `larger_margin_network`, whose d it takes. Vardi, Yehudai, Shamir (2022),
+    Section 5.1.
     """
     if label not in (-1, 1):
         raise ValueError(f"the label of the samples to be flipped is -1 or 1, got {label}")
     x, y = as_samples(x=x, y=y)
     total = jnp.dot(jnp.where(y == -label, 1.0, 0.0).astype(x.dtype), x, precision=PRECISION)
-    return 4 * total / x.shape[1]
+    return 4 * total / _dimension(x, d)
+
+
+def _dimension(x: Array, d: Real | None) -> Float[Array, ""]:
+    """d, or the number of coordinates where it is not given."""
+    d = x.shape[1] if d is None else d
+    require_positive(d=d)
+    return jnp.asarray(d, x.dtype)
 
 
 # --- guarantees ---
