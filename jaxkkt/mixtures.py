@@ -14,7 +14,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import spans
 from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION
-from jaxkkt.requirements import as_arrays, require_both_labels, require_not_negative
+from jaxkkt.requirements import (
+    as_arrays,
+    require_both_labels,
+    require_counts,
+    require_not_negative,
+)
 
 ARRANGEMENTS = ("sphere", "orthogonal")
 # Draws of all samples' clusters, of which the first with both labels is taken, or the first.
@@ -51,13 +56,14 @@ def means(
     sqrt(rho) e + sqrt(1 - rho) g_q for the unit vectors g_q of the arrangement, so that
     <mu_q, mu_q'> = rho d where it is orthogonal. With `ambient` they are of that dimension, in the
     first of `dim` coordinates of `spans`. Raises ValueError where d has no room for that
-    many orthogonal directions, e among them, and for another correlation. Frei et al. (2023),
-    Example 1.
+    many orthogonal directions, e among them, for another correlation, and for counts that are no
+    integers from 1 on. Frei et al. (2023), Example 1.
     """
     if arrangement not in ARRANGEMENTS:
         raise ValueError(f"unknown arrangement {arrangement!r}: choose from {ARRANGEMENTS}")
     if not isinstance(correlation, jax.core.Tracer) and not 0 <= correlation < 1:
         raise ValueError(f"correlation must be in [0, 1), got {correlation}")
+    require_counts(clusters=clusters, dim=dim)
     drawn = _normal(key, clusters + 1, dim, ambient)
     if arrangement == "orthogonal":
         if clusters + 1 > dim:
@@ -101,11 +107,12 @@ def sample(
     both. Where one label is missing in each, as with one sample, the first draw is taken, and all
     y are the same: a sweep ends such a run as RAISED, and `jk.train` raises. With `ambient` the xi
     are vectors of that dimension, those from `first` on in the coordinates of `spans`.
-    Raises ValueError for a sigma that is negative or no number, and unless there is a label for
-    every mean, -1 or 1, and both occur (of traced
-    labels only the shape is checked), and unless both hold floating-point numbers of one precision
-    that JAX keeps; lists of numbers may be whole.
+    Raises ValueError for samples that are no integer from 1 on, a sigma that is negative or no
+    number, and unless there is a label for every mean, -1 or 1, and both occur (of traced labels
+    only the shape is checked), and unless both hold floating-point numbers of one precision that
+    JAX keeps; lists of numbers may be whole.
     """
+    require_counts(samples=samples)
     given = labels
     means, labels = as_arrays(means=means, labels=labels)
     if means.ndim != 2 or labels.shape != means.shape[:1]:

@@ -154,6 +154,13 @@ def require_rows(**arrays: Array) -> None:
             )
 
 
+def require_points(**arrays: Array | np.ndarray) -> None:
+    """Raises ValueError unless all hold at least one point, shape (n, d) with n >= 1."""
+    for name, array in arrays.items():
+        if array.shape[0] == 0:
+            raise ValueError(f"{name} must hold at least one point, got shape {array.shape}")
+
+
 def require_labels(y: Any, x: Any = None) -> None:
     """Raises ValueError unless the labels are -1 or 1, or 0 for padding: where the row of x is 0.
 

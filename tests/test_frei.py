@@ -210,6 +210,12 @@ def test_the_robust_and_the_linear_network(setting):
         assert np.all(margins(robust, moved, y) >= 0.5 - 1e-9)
 
 
+def test_no_fresh_points_are_refused(setting):
+    none = setting._replace(test_x=setting.test_x[:0], test_cluster=setting.test_cluster[:0])
+    with pytest.raises(ValueError, match=r"test_x must hold at least one point, got shape \(0, "):
+        frei.ledger(none)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_clusters_of_lists_of_whole_numbers_keep_their_noise():
     c = frei.clusters([[2, 0, 0, 0], [0, 2, 0, 0]], [1, -1], 0.5)

@@ -7,9 +7,10 @@ import pytest
 from cases import assert_close
 
 import jaxkkt as jk
-from jaxkkt import datasets, lazy, networks, perturbations
+from jaxkkt import datasets, lazy, mixtures, networks, perturbations
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
+from jaxkkt.theory import constructions, frei
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -333,3 +334,49 @@ class TestKinds:
     def test_networks_of_two_shapes_have_no_distance(self):
         with pytest.raises(ValueError, match=r"same shape, got w \(6, 3\) and \(5, 3\)"):
             lazy.distances(networks.pad(NETWORK, 6, 3), NETWORK)
+
+
+NONE = np.zeros((0, 3), np.float32), np.zeros(0, np.float32)
+MEANS = np.eye(3, dtype=np.float32), np.array([1, -1, 1], np.float32)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestNoPoints:
+    @pytest.mark.parametrize(
+        ("function", "name"),
+        [
+            (lambda: perturbations.flip_sizes_exact(NETWORK, *NONE, DIRECTION, CHOSEN[:0]), "x"),
+            (
+                lambda: perturbations.flip_size_bisection(NETWORK, *NONE, DIRECTION, CHOSEN[:0]),
+                "x",
+            ),
+            (lambda: perturbations.robust_accuracy(NETWORK, *NONE, 0.1), "x"),
+            (lambda: constructions.attacks(NETWORK, *NONE, X, Y, DIRECTION), "points"),
+            (lambda: constructions.attacks(NETWORK, X, Y, *NONE, DIRECTION), "x"),
+            (lambda: constructions.neighbour_attacks(X, Y, *NONE, DIRECTION), "x"),
+            (
+                lambda: frei.properties(
+                    frei.clusters(*MEANS, 1.0), frei.Sample(NONE[0], np.zeros(0, int))
+                ),
+                "x",
+            ),
+        ],
+        ids=["exact", "bisection", "accuracy", "points", "samples", "neighbours", "properties"],
+    )
+    def test_are_refused(self, function, name):
+        message = rf"{name} must hold at least one point, got shape \(0, 3\)"
+        with pytest.raises(ValueError, match=message):
+            function()
+
+    def test_have_no_test_error(self):
+        truth = mixtures.Truth(*MEANS, 1.0, np.arange(3), np.zeros(0, int), 3.0)
+        with pytest.raises(ValueError, match="test_x must hold at least one point"):
+            jk.ClusterFlips().measure(NETWORK, jk.Dataset(*NONE), truth)
+
+    def test_are_not_sampled(self):
+        for samples, message in ((0, "at least 1, got 0"), (2.5, "an integer, got 2.5")):
+            with pytest.raises(ValueError, match=f"samples must be {message}"):
+                mixtures.sample(KEY, *MEANS, 1.0, samples)
+        for clusters, dim, name in ((0, 3, "clusters"), (2, 0, "dim")):
+            with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+                mixtures.means(KEY, clusters, dim)

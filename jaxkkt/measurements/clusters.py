@@ -11,6 +11,7 @@ from jaxkkt import mixtures, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
+from jaxkkt.requirements import require_points
 from jaxkkt.specs.data import round_up
 
 # Sizes at which the share of flipped points is recorded, in units of sqrt(d/k).
@@ -33,6 +34,7 @@ class ClusterFlips(Measurement):
     on_host: ClassVar[bool] = True  # pads to few round sizes itself, whatever the clusters are
 
     def measure(self, params: Params, test: Dataset, truth: mixtures.Truth) -> dict[str, Any]:
+        require_points(test_x=test.x)
         u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
         k = len(truth.means)
         norm = np.linalg.norm(u)

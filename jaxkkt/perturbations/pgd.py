@@ -11,7 +11,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
-from jaxkkt.requirements import one_or_each, require_counts, require_not_negative, require_positive
+from jaxkkt.requirements import (
+    one_or_each,
+    require_counts,
+    require_not_negative,
+    require_points,
+    require_positive,
+)
 
 STEPS = 100
 # Of the radius, over all steps together.
@@ -75,11 +81,12 @@ def robust_accuracy(
     above where margins are large (see `pgd`). `smallest_radii` tells the radius of each point. NaN
     where an output is.
 
-    Raises ValueError for radii that are negative or not finite, and as `pgd`.
+    Raises ValueError for radii that are negative or not finite, no points, and as `pgd`.
     """
     require_not_negative(radii=radii)
     require_counts(steps=steps)
     params, x, y = checked_samples(params, x, y)
+    require_points(x=x)
     real = y != 0
 
     def at(radius: Array) -> Array:

@@ -35,6 +35,7 @@ from jaxkkt.requirements import (
     as_mask,
     as_samples,
     require_counts,
+    require_points,
     require_positive,
 )
 
@@ -150,8 +151,8 @@ def flip_size_bisection(
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
     bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
     Raises ValueError for a bracket that is not positive and finite, trips that are no integer from
-    1 on, a network or direction of another dimension than the points, and as `universal_direction`
-    for network, data and choice.
+    1 on, a network or direction of another dimension than the points, no points, and as
+    `universal_direction` for network, data and choice.
     Vardi et al. (2022), Section 6.
     """
     require_counts(trips=trips)
@@ -179,7 +180,8 @@ def flip_sizes_exact(
     sorted, which takes several times as long, and is done for all networks under `jax.vmap` where
     one needs it.
     Raises ValueError for a bracket that is not positive and finite, a network or direction of
-    another dimension than the points, and as `universal_direction` for network, data and choice.
+    another dimension than the points, no points, and as `universal_direction` for network, data
+    and choice.
     """
     return _exact(*_inputs(params, x, y, direction, chosen, bracket))
 
@@ -337,6 +339,7 @@ def _inputs(
     params: Params, x: object, y: object, direction: object, chosen: object, bracket: Any
 ) -> tuple[Params, Array, Array, Array, Array, Array]:
     params, x, y = checked_samples(params, x, y)
+    require_points(x=x)
     (direction,) = as_arrays(x.dtype, direction=direction)
     if direction.shape != x.shape[1:]:
         raise ValueError(

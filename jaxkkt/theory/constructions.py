@@ -26,7 +26,7 @@ from jaxkkt.networks import (
 )
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
-from jaxkkt.requirements import as_arrays, as_samples, require_positive
+from jaxkkt.requirements import as_arrays, as_samples, require_points, require_positive
 
 Points = Float[Array | np.ndarray, "n d"] | Sequence
 Labels = Float[Array | np.ndarray, " n"] | Sequence
@@ -185,10 +185,11 @@ def attacks(
     where it was met, which is where the nearest point of a flat boundary lies, as long as that
     shortens it. Sizes up to 4 max |points| + 4 max |x| are looked for. Cost: some 130 products of
     n k d, and as many sorts of n k breakpoints. Raises ValueError for labels other than -1 and 1
-    (0 for padding, a row of zeros), and arrays that do not fit.
+    (0 for padding, a row of zeros), arrays that do not fit, and no points or samples.
     """
     params, points, labels = _checked(params, points, labels)
     points, labels, x, y = _pairs(points, labels, x, y)
+    require_points(points=points, x=x)
     return _attacks(params, points, labels, x, y, _direction(points, direction))
 
 
@@ -240,10 +241,11 @@ def neighbour_attacks(
     Along a ray of unit vectors s the squared distances to samples differ by functions linear in c,
     |x + c s - x_i|^2 - |x + c s|^2 = |x_i|^2 - 2 (x + c s) . x_i, so the flip is where one of the
     other label is first below all of the point's own. Arguments and errors as in
-    `neighbour_guarantees`; the direction u as in `attacks`.
+    `neighbour_guarantees`, and for no points or samples; the direction u as in `attacks`.
     """
-    arrays = _pairs(points, labels, x, y)
-    return _neighbour_attacks(*arrays, _direction(arrays[0], direction))
+    points, labels, x, y = _pairs(points, labels, x, y)
+    require_points(points=points, x=x)
+    return _neighbour_attacks(points, labels, x, y, _direction(points, direction))
 
 
 @jax.jit

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_arrays, require_positive
+from jaxkkt.requirements import as_arrays, require_points, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product
@@ -184,8 +184,12 @@ PROPERTIES = (
 
 
 def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
-    """P1 to P6 of a training sample, as in Section A.1; each holds with high probability."""
+    """P1 to P6 of a training sample, as in Section A.1; each holds with high probability.
+
+    Raises ValueError for no points.
+    """
     x, cluster = sample
+    require_points(x=x)
     xi = x - c.means[cluster]
     log, root = jnp.log(c.d), jnp.sqrt(c.d)
     products = jnp.dot(x, x.T, precision=PRECISION)
@@ -233,7 +237,8 @@ class Setting(NamedTuple):
     def nice(self) -> Bool[Array, " t"]:
         """Which test points are as Lemma A.13 says that almost all are: with x = mu_r + xi,
         |<x_i, xi>| and |<xi_i, xi>| at most Delta for all i, |<x_i, x> - d| <= Delta in cluster r,
-        |<x_i, x>| <= p + Delta outside."""
+        |<x_i, x>| <= p + Delta outside. Raises ValueError for no test points."""
+        require_points(test_x=self.test_x)
         c, x = self.clusters, self.point.x
         noise = self.test_x - c.means[self.test_cluster]
         own_noise = x - c.means[self.cluster]
