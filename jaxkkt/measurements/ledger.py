@@ -36,8 +36,9 @@ class Ledger(Measurement):
     network polished by `kkt.polish`, since a trained one is no KKT point yet, or of the network as
     it is without `polish`; multipliers are the certificate's. Lazy networks, trained in a ball:
     those of Wang et al. (2022), at the first `points` held-out points, each at the point of least
-    slack; a lemma may fail at a share `gamma` of them. NaN where a claim does not speak of the run,
-    as beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail.
+    slack, by perturbations and directions that are the same for every run (`wang.ledger`); a lemma
+    may fail at a share `gamma` of the points. NaN where a claim does not speak of the run, as
+    beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail.
     """
 
     polish: bool = described("lemmas of KKT points are asked of the polished network", default=True)

@@ -233,7 +233,8 @@ def ledger(
 ) -> dict[str, Check]:
     """Every lemma at every one of the points x: checks of n lanes.
 
-    Perturbations and directions are drawn, the same at every call.
+    Perturbations and directions are drawn from the keys 0 and 1, the same at every call: points and
+    networks have to come from other keys, for the lemmas ask for draws that know nothing of them.
     """
     k, d = params.w.shape
     keys = jax.random.split(jax.random.key(0), len(x))
