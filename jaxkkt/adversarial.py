@@ -40,6 +40,9 @@ class AdversarialProtocol(Training):
     network before its projection, for one more attack an epoch. The paper states neither batch_size
     nor patience. v is fixed, and b unless `biases`.
 
+    The variable `robust_training_accuracy` of a sweep's table is the largest over all epochs, while
+    the network and all that is measured of it are those of the last.
+
     Raises ValueError for numbers that are out of range. Wang et al. (2022), Algorithm 1.
     """
 

@@ -52,7 +52,7 @@ def _with_witness(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _looked_at(number: jax.Array) -> jax.Array:
-    """What nobody knows before the number is there."""
+    """What cannot be known before the number is."""
     return number != number if jnp.issubdtype(number.dtype, jnp.inexact) else number.astype(bool)
 
 

@@ -254,8 +254,8 @@ def _squared_norm(gradient: Params | GramParams) -> Array:
 def _vanishes(gradient: Params | GramParams, suspected: Array) -> Array:
     """Whether all of a gradient is zero, where that is suspected.
 
-    Few optimizers read the norm. On a CPU one that nobody reads is a pass over all weights less: a
-    loop is skipped where nobody is suspected, and the barrier keeps XLA from computing the norm
+    Few optimizers read the norm. On a CPU one that is not read is a pass over all weights less: a
+    loop is skipped where nothing is suspected, and the barrier keeps XLA from computing the norm
     before it. An accelerator would wait for the host to decide on the loop, longer than on a pass.
     """
 

@@ -28,10 +28,11 @@ def gaussian_rows(
     d: float | Float[Array, ""],
     first: int = 0,
 ) -> Float[Array, "count columns"]:
-    """Standard normal vectors of R^d: the rows first, ..., first + count - 1 of all, which share
+    """Rows first, ..., first + count - 1 of a matrix whose rows are standard normal vectors of R^d.
 
-    their coordinates. Row i is normal before column i, there the length of the rest of the vector,
-    chi with d - i degrees of freedom, and 0 beyond. Raises ValueError for more rows than columns or
+    All rows, those of calls with another `first` among them, are in the same coordinates. Row i is
+    normal before column i, there the length of the rest of the vector, chi with d - i degrees of
+    freedom, and 0 beyond. Raises ValueError for more rows than columns or
     dimensions.
     """
     if first + count > columns:

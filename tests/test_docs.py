@@ -1,5 +1,6 @@
 """The code of the docs runs, in order, as a user pastes it."""
 
+import ast
 import importlib
 import re
 import shlex
@@ -17,6 +18,9 @@ from sweeps import vardi_figures
 
 matplotlib.use("Agg")
 DOCS = Path(__file__).parent.parent / "docs"
+PACKAGE = DOCS.parent / "jaxkkt"
+FULL = {"jk": "jaxkkt", "np": "numpy", "jnp": "jax.numpy"}
+NO_MODULES = {"results.nc", "state.level"}
 SCRIPT = "<!-- a script of its own -->\n"
 
 
@@ -45,6 +49,39 @@ def commands() -> list[str]:
 def test_commands_of_the_pages_can_be_run(command):
     module, *arguments = shlex.split(command)
     importlib.import_module(f"sweeps.{module}").STUDY.read(arguments)
+
+
+def docstrings() -> list[tuple[str, str]]:
+    """The package's docstrings, each with its module's name."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+                found.append((module.removesuffix(".__init__"), ast.get_docstring(node) or ""))
+    return found
+
+
+def test_names_in_docstrings_are_there():
+    """`module.name`, of whatever module: one named a function that never was."""
+    modules = {name for name, _ in docstrings() if not name.endswith("__main__")}
+
+    def is_there(name: str) -> bool:
+        first, *rest = name.split(".")
+        places = [m for m in modules if m.endswith(f".{first}")] or [FULL.get(first, first)]
+        found = [importlib.import_module(place) for place in places]
+        for part in rest:
+            found = [
+                getattr(one, part, None)
+                for one in found
+                if hasattr(one, part) or part in getattr(one, "__annotations__", ())
+            ]
+        return bool(found)
+
+    text = "\n".join(docstring for _, docstring in docstrings())
+    named = set(re.findall(r"`([a-z]\w*(?:\.\w+)+)`", text)) - NO_MODULES
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not is_there(name)] == []
 
 
 @pytest.mark.slow

@@ -172,8 +172,8 @@ def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
 @by_key
 def _unreached(kind: Keyed) -> dict[str, Any]:
     """NaN for what is noted of a run at the moments of its curve, and for what compiled
-    measurements return there, traced at a shape at which they are compiled: nobody knows what the
-    host would return."""
+    measurements return there, traced at a shape at which they are compiled: what the host
+    would return is not known."""
     run, shape = kind.thing
     shapes = dict.fromkeys(NOTED, ()) | shapes_of(run, run.curve.measure, shape)
     moments = len(run.curve.moments)

@@ -73,8 +73,8 @@ class Flips(Measurement):
 
         ordered = jnp.sort(jnp.where(chosen, exact.sizes, jnp.nan))  # NaN last
         slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
-        nobody = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
-        (_, smallest_size), sizes = jax.lax.scan(least, nobody, slacks)
+        none = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
+        (_, smallest_size), sizes = jax.lax.scan(least, none, slacks)
         known = exact.status != FlipStatus.NON_FINITE
         smallest_size, sizes = (jnp.where(known, a, jnp.nan) for a in (smallest_size, sizes))
         return {

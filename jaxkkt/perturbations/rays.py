@@ -24,7 +24,10 @@ LOOKS = 20
 
 
 class Ray(NamedTuple):
-    """sum_j weight_j relu(start_j + c slope_j): a network's output, times a sign, along a line."""
+    """sum_j weight_j relu(pre_j + c slope_j): a network's output, times a sign, along a line.
+
+    pre_j = w_j . x + b_j is the preactivation where the ray starts, slope_j = w_j . s its change.
+    """
 
     pre: Float[Array, " k"]
     slope: Float[Array, " k"]
@@ -103,7 +106,7 @@ def first_common(
 ) -> Float[Array, ""]:
     """The smallest c at which the sums of all chosen rays are negative, by bisection.
 
-    The sums are signs_i sum_j weight_j relu(start_ij - c signs_i slope_j), and are taken to stay
+    The sums are signs_i sum_j weight_j relu(pre_ij - c signs_i slope_j), and are taken to stay
     negative once they are. inf where some are not at the bracket, 0 where all are at 0, NaN where
     one is not a number.
     """
@@ -168,7 +171,7 @@ def first_crossings(
 ) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
     """Where the sums of n rays, positive at 0, first turn negative; and whether that is certain.
 
-    The sums are signs_i sum_j weight_j relu(start_ij + c slope_ij); inf where the bracket comes
+    The sums are signs_i sum_j weight_j relu(pre_ij + c slope_ij); inf where the bracket comes
     first. Newton's method finds a zero, and convexity tells whether it is the first: between a and
     b neurons of positive weight add up to no less than their tangent at b, those of negative weight
     take no more than their chord, so the sum is above the line from `low` at a, that tangent less

@@ -55,7 +55,7 @@ class FlipStatus(Outcome):
     NOTHING_TO_FLIP = (
         2,
         "no sample is chosen or the direction is zero; a network that misclassifies a sample "
-        "has nobody on its margin: train it until it classifies all",
+        "has none on its margin: train it until it classifies all",
     )
     NON_FINITE = (
         3,
@@ -99,7 +99,7 @@ def on_margin(
 ) -> Bool[Array, " m"]:
     """q_i <= slack min q: which samples are on the margin. Vardi et al. (2022), Section 6.
 
-    Samples whose `mask` is False take no part; data with padding need mask = (y != 0). Nobody is on
+    Samples whose `mask` is False take no part; data with padding need mask = (y != 0). None is on
     the margin where min q <= 0, or where a margin is NaN. Raises ValueError for a slack that is not
     one number or below 1, margins that are not those of one network or that JAX would round, and a
     mask that is not one truth value a sample.
@@ -122,7 +122,7 @@ def universal_direction(
     y: Float[Array | np.ndarray, " m"] | Sequence,
     chosen: Bool[Array | np.ndarray, " m"] | Sequence,
 ) -> Float[Array, " d"]:
-    """u = s / |s| for s = sum_{i chosen} y_i x_i; zero where s is zero or nobody is chosen.
+    """u = s / |s| for s = sum_{i chosen} y_i x_i; zero where s is zero or no sample is chosen.
 
     One direction, from the data alone, for every sample: x_i moves to x_i - y_i c u.
     Raises ValueError for labels other than -1 and 1 (and 0 for padding, a row of zeros), a choice
@@ -173,7 +173,7 @@ def flip_sizes_exact(
     those shallower than the rounding of its terms: a few eps sum_j |v_j| (|p_ij| + c |w_j . u|),
     where p are the preactivations.
     `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
-    where nobody has un-flipped by then, else the next c where that holds. The default bracket is
+    where no sample has un-flipped by then, else the next c where that holds. The default bracket is
     4 max_i |x_i|.
     Cost: some thirty passes over m k preactivations, a block of samples at a time, where they tell
     that every sample, chosen or not, is flipped from its first flip on; else m k breakpoints are
@@ -243,7 +243,7 @@ def _exact(
     along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
 
     def without_a_sort(pre: Array, y: Array) -> tuple[Array, Array]:
-        """First flips, and whether they are certain, and nobody un-flips."""
+        """First flips, and whether they are certain, and no sample un-flips."""
         slope = -y[:, None] * along[None]
         brackets = jnp.full_like(y, bracket)
         flips, certain = first_crossings(pre, slope, params.v, y, brackets)
@@ -258,7 +258,7 @@ def _exact(
 
     in_blocks = partial(_in_blocks, pre, y)
 
-    def somebody_unflipped(search: _Search) -> Array:
+    def one_is_unflipped(search: _Search) -> Array:
         unflipped = jnp.any(chosen & (search.until <= search.c))
         return (search.c < 0) | (unflipped & (search.c < jnp.inf))
 
@@ -278,7 +278,7 @@ def _exact(
     c = jnp.where(jnp.all(certain | (y == 0)), jnp.max(jnp.where(chosen, flips, 0)), -jnp.inf)
     never = jnp.full_like(y, jnp.inf)
     before = _Search(c, never, flips, never)
-    c, _, sizes, unflips = jax.lax.while_loop(somebody_unflipped, advance, before)
+    c, _, sizes, unflips = jax.lax.while_loop(one_is_unflipped, advance, before)
     size, status = _flip(c, chosen, direction, (params, x, y))
     known = (y != 0) & (status != FlipStatus.NON_FINITE)
     stay = jnp.all(~chosen | (unflips == jnp.inf))

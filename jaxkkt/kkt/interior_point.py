@@ -1,6 +1,7 @@
-"""The descent of a polish: a convex problem in multipliers, solved while its tangents are renewed.
+"""The interior-point method of a polish, whose tangents are renewed while it solves the problem.
 
-See `polish` for where it comes from. Letters: m samples, w working neurons, z_i = (x_i, 1), or x_i.
+The problem is convex in the multipliers; see `polish` for where it comes from. Letters: m samples,
+w working neurons, z_i = (x_i, 1), or x_i.
 """
 
 from functools import partial
@@ -52,7 +53,8 @@ class State(NamedTuple):
     stuck: Bool[Array, ""]
 
 
-def posed(points: Array, y: Array, sign: Array) -> Problem:
+def problem_of(points: Array, y: Array, sign: Array) -> Problem:
+    """The problem of points z_i with labels y_i (0 for padding), for neurons of these signs s_j."""
     real = y != 0
     side = y[None] * sign[:, None]
     every = jnp.broadcast_to(jnp.arange(y.size), side.shape)
