@@ -59,9 +59,6 @@ def gaussian(
     return Dataset(x / jnp.sqrt(dim), y)
 
 
-DATASETS = {"sphere": sphere, "unit sphere": unit_sphere, "gaussian": gaussian}
-
-
 def pad(data: Dataset, samples: int, dim: int) -> Dataset:
     """Zero rows and zero coordinates up to (samples, dim); padded samples get the label 0."""
     m, d = data.x.shape

@@ -149,21 +149,8 @@ def fetch_mnist(folder: str | Path) -> Path:
     return folder
 
 
-def write_idx(path: str | Path, array: UInt8[np.ndarray, "..."]) -> None:
-    """Unsigned bytes of one or three dimensions as an IDX file, whole or not at all.
-
-    Raises ValueError for arrays of other types or dimensions.
-    """
-    write_whole(Path(path), _idx(np.asarray(array)))
-
-
 def _idx(array: UInt8[np.ndarray, "..."]) -> bytes:
-    if array.dtype != np.uint8 or array.ndim not in MAGIC:
-        raise ValueError(
-            "an IDX file holds unsigned bytes, labels (n,) or images (n, side, side), got "
-            f"{array.dtype} of shape {array.shape}: give whole numbers from 0 to 255 as "
-            "array.astype(np.uint8)"
-        )
+    """Labels (n,) or images (n, side, side) as the bytes of an IDX file."""
     return struct.pack(f">{1 + array.ndim}I", MAGIC[array.ndim], *array.shape) + array.tobytes()
 
 

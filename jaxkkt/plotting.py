@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from jaxkkt.engine.results import NOT_RUN, summarize
@@ -130,18 +129,6 @@ def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
     ax.set_xlabel("perturbation size $c$")
     ax.set_ylabel(r"$y_i\,N(x_i - y_i c\,u)$")
     return ax
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Writes `stem`.png and `stem`.pdf and closes the figure; returns both paths."""
-    # Here, since pyplot chooses a backend, which `import jaxkkt` must not.
-    import matplotlib.pyplot as plt
-
-    paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for path in paths:
-        figure.savefig(path)
-    plt.close(figure)
-    return paths
 
 
 def _described(values: xr.DataArray) -> str:

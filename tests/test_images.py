@@ -18,8 +18,11 @@ from jaxkkt.images import (
     mnist,
     read_idx,
     resampled,
-    write_idx,
 )
+
+
+def write_idx(path, array):
+    path.write_bytes(images._idx(array))
 
 
 @pytest.fixture
@@ -162,22 +165,8 @@ class TestFiles:
 
     def test_names_of_files_may_be_strings(self, tmp_path):
         array = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
-        write_idx(str(tmp_path / "file"), array)
+        write_idx(tmp_path / "file", array)
         np.testing.assert_array_equal(read_idx(str(tmp_path / "file"), 3), array)
-
-    @pytest.mark.usefixtures("unchecked")
-    @pytest.mark.parametrize(
-        ("array", "message"),
-        [
-            (np.zeros((3, 2, 2)), r"unsigned bytes, .* got float64 of shape \(3, 2, 2\): .*astype"),
-            (np.zeros((3, 4), np.uint8), r"labels \(n,\) or images .* got uint8 of shape \(3, 4\)"),
-            ([1, 2], r"unsigned bytes, .* got int64 of shape \(2,\)"),
-        ],
-    )
-    def test_other_arrays_are_not_written(self, tmp_path, array, message):
-        with pytest.raises(ValueError, match=message):
-            write_idx(tmp_path / "file", array)
-        assert not list(tmp_path.iterdir())
 
     def test_other_dimensions_are_not_read(self, folder):
         with pytest.raises(ValueError, match=r"dimensions must be 1 for labels or 3 for .* got 2"):

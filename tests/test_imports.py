@@ -18,7 +18,7 @@ import sys, jaxkkt as jk
 assert "matplotlib" not in sys.modules and "plotting" in dir(jk)
 sweep = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=0), progress=False)
 assert "matplotlib" not in sys.modules
-assert jk.plotting.STYLE.is_file() and "matplotlib.figure" in sys.modules
+assert jk.plotting.STYLE.is_file() and "matplotlib.axes" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
 from jaxkkt import loaded, plotting
 assert plotting is jk.plotting and loaded.is_as_written()  # it changes nothing that is traced

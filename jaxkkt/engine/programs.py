@@ -31,7 +31,7 @@ from jaxkkt.engine.trained import Trained
 from jaxkkt.engine.trips import make_trips
 from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
-from jaxkkt.specs.data import fold
+from jaxkkt.runs.run import shuffle_key
 from jaxkkt.specs.identity import forget_specs
 from jaxkkt.specs.same import forget_results
 from jaxkkt.training import Status
@@ -183,7 +183,7 @@ def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
     points = Dataset(points.x[:m, :d], points.y[:m])
     sizes, how = rows.unpack(words)
     protocol = jax.tree.map(jnp.asarray, how.protocol)
-    key = fold(jax.random.key(sizes.seed), "shuffle", sizes.samples, sizes.d)
+    key = shuffle_key(sizes.seed, sizes.samples, sizes.d)
     state, data = training.load(protocol, start, points, key, bucket.representation)
     status = jnp.where(valid, state.status, int(Status.RAISED)).astype(jnp.int32)
     return Slot(state._replace(status=status), data, start, points, words)

@@ -22,7 +22,6 @@ from jaxkkt.networks.depth2 import (
     value_and_pullback_from,
 )
 from jaxkkt.networks.initializations import (
-    INITIALIZATIONS,
     Scale,
     Size,
     check_sizes,
@@ -32,7 +31,6 @@ from jaxkkt.networks.initializations import (
 )
 
 __all__ = [
-    "INITIALIZATIONS",
     "PRECISION",
     "Params",
     "Scale",

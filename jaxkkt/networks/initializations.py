@@ -1,7 +1,6 @@
 """Random networks to start from. A neuron's draw depends on the key and its row alone."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -66,14 +65,6 @@ def lazy(
     size = jnp.asarray(scale * jnp.sqrt(dim), drawn.w.dtype)
     top = jnp.sign(drawn.v) / jnp.sqrt(jnp.asarray(width, drawn.v.dtype))
     return Params(drawn.w * size, drawn.b * (size if biases else 0), top)
-
-
-INITIALIZATIONS = {
-    "torch": torch_linear,
-    "gaussian": gaussian,
-    "lazy": lazy,
-    "lazy with biases": partial(lazy, biases=True),
-}
 
 
 def check_sizes(shape: tuple[int, int] | None, **sizes: Size) -> tuple[int, int]:

@@ -219,7 +219,12 @@ class Run(Spec):
         return self.data.test_key(self.seed)
 
     def shuffle_key(self) -> PRNGKeyArray:
-        return fold(jax.random.key(self.seed), "shuffle", self.samples, self.d)
+        return shuffle_key(self.seed, self.samples, self.d)
+
+
+def shuffle_key(seed: Any, samples: Any, d: Any) -> PRNGKeyArray:
+    """The key by which a run draws its mini-batches."""
+    return fold(jax.random.key(seed), "shuffle", samples, d)
 
 
 _FIELDS = Run.field_names()

@@ -44,12 +44,10 @@ def list_(folder: Folder = Path("results")) -> int:
         segments = store.segments()
         rows = read_rows(path) if any(s.rows for s in segments) else {}
         print(path)
-        if "status" in rows:
-            ends = Counter(Status(int(status)).name.lower() for status in rows["status"])
-            told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.items())
-            print(f"  {len(rows)} runs: {told}")
-        else:
-            print(f"  {len({name for s in segments for name, _ in s.rows})} parts")
+        statuses = rows["status"] if len(rows) else ()
+        ends = Counter(Status(int(status)).name.lower() for status in statuses)
+        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.items())
+        print(f"  {len(rows)} runs{': ' if told else ''}{told}")
         for about in {str(_short(s.about)): _short(s.about) for s in segments if s.about}.values():
             print(f"  computed by {about}")
         kept = len(list((path / "networks").glob("*.npz")))
