@@ -17,7 +17,7 @@ from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation
-from jaxkkt.requirements import require_positive, require_precision
+from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Count, Number, described
 from jaxkkt.training import Pause, Status
 
@@ -194,9 +194,7 @@ def adversarial_training(
     Under `jax.vmap` over networks, numbers of the protocol or keys a batch trains until its last
     lane stops. Raises ValueError for data or parameters that do not fit.
     """
-    data = datasets.validate(x, y)
-    networks.check_parameters(params, data.x.shape[1])
-    require_precision(**params._asdict(), x=data.x)
+    data = datasets.validate_for(params, x, y)
     _require_batch(protocol, data)
     return _train(params, data, protocol, key)
 

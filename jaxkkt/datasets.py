@@ -10,7 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.arithmetic import scale
 from jaxkkt.keys import unrolled
-from jaxkkt.networks import PRECISION, Size, check_sizes
+from jaxkkt.networks import (
+    PRECISION,
+    Params,
+    Size,
+    check_parameters,
+    check_sizes,
+    checked,
+)
 from jaxkkt.requirements import as_arrays, as_samples, require_both_labels, require_precision
 
 # Norms are summed over so many coordinates at a time.
@@ -123,6 +130,19 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
         )
     require_both_labels(y, "sample")
     return arrays
+
+
+def validate_for(
+    params: Params, x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence
+) -> Dataset:
+    """`validate` of data that a network is trained on, or certified for, in its precision.
+
+    Raises ValueError, too, unless that is one network on inputs of the data's dimension.
+    """
+    validate(x, y)
+    data = Dataset(*as_arrays(checked(params).w.dtype, x=x, y=y))
+    check_parameters(params, data.x.shape[1])
+    return data
 
 
 def _norms(x: Array) -> Array:

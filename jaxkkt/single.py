@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, networks, representations, training
+from jaxkkt import datasets, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol
-from jaxkkt.requirements import require_precision
 from jaxkkt.training import Evaluation, State, Status
 
 
@@ -77,10 +76,8 @@ def train_through(
 def _checked(
     params: Params, x: Any, y: Any, protocol: Protocol, key: PRNGKeyArray | None
 ) -> Dataset:
-    data = datasets.validate(x, y)
-    m, d = data.x.shape
-    networks.check_parameters(params, d)
-    require_precision(**params._asdict(), x=data.x)
+    data = datasets.validate_for(params, x, y)
+    m = data.y.shape[0]
     if not isinstance(protocol, Protocol):
         raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
     protocol.require_batches(m)

@@ -1,5 +1,7 @@
 """What public functions refuse in networks, points and labels, and what they take."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from cases import assert_close
 
 import jaxkkt as jk
-from jaxkkt import datasets, lazy, mixtures, networks, perturbations
+from jaxkkt import datasets, kkt, lazy, mixtures, networks, perturbations
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
 from jaxkkt.theory import constructions, frei
@@ -334,6 +336,18 @@ class TestKinds:
     def test_networks_of_two_shapes_have_no_distance(self):
         with pytest.raises(ValueError, match=r"same shape, got w \(6, 3\) and \(5, 3\)"):
             lazy.distances(networks.pad(NETWORK, 6, 3), NETWORK)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestOneCheckForAll:
+    @pytest.mark.parametrize("function", [kkt.multipliers, partial(kkt.kinks, tolerance=1e-6)])
+    def test_padding_of_a_certificate_is_a_row_of_zeros(self, function):
+        with pytest.raises(ValueError, match="1 rows have the label 0 and are not zero, first r"):
+            function(NETWORK, X, np.where(np.arange(6) == 2, 0, Y))
+
+    def test_lists_are_trained_on_in_the_precision_of_the_network(self, float64):
+        protocol = jk.flow_protocol(max_steps=1)
+        assert jk.train(NETWORK, X.tolist(), Y.tolist(), protocol).params.w.dtype == np.float32
 
 
 NONE = np.zeros((0, 3), np.float32), np.zeros(0, np.float32)

@@ -25,7 +25,6 @@ from jaxkkt.kkt.precision import in_float64
 from jaxkkt.kkt.systems import Point
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
-from jaxkkt.requirements import as_arrays
 
 
 class CertificateStatus(Outcome):
@@ -136,9 +135,7 @@ def certificate(
     a tolerance out of range.
     """
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
-    datasets.validate(x, y)
-    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
-    networks.check_parameters(params, x.shape[1])
+    x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
     if not 0 <= kink_tolerance < 1:
         raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")

@@ -22,11 +22,10 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt import datasets, networks
+from jaxkkt import datasets
 from jaxkkt.kkt import variables
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.outcomes import Outcome
-from jaxkkt.requirements import as_arrays
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6
@@ -122,9 +121,7 @@ def follow_flow(
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, a
     log loss that is not negative, levels that do not fall from there, or a step outside (0, 1).
     """
-    datasets.validate(x, y)
-    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
-    networks.check_parameters(params, x.shape[1])
+    x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
     marks = np.array([log_loss, *levels], float)
     if not (np.isfinite(marks).all() and log_loss < 0):

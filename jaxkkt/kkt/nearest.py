@@ -17,7 +17,6 @@ from jaxkkt import networks
 from jaxkkt.kkt import kink_blocks, systems, variables
 from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
-from jaxkkt.requirements import as_arrays, require_labels, require_rows
 
 ITERATIONS = 60
 # Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
@@ -163,9 +162,9 @@ def multipliers(
     theta is taken as it is; 0 for padded samples. Works in the precision of its arguments.
     `trained` as in `certificate`; traced biases of 0 are taken as trained where it is not given.
     Raises ValueError for data that do not fit the network, and labels other than -1 and 1 (0 for
-    padding).
+    padding, a row of zeros).
     """
-    x, y = _samples(params, x, y)
+    params, x, y = networks.checked_samples(params, x, y)
     trained = variables.chosen(params, trained)
     free = jnp.zeros((x.shape[0], params.v.size), bool)
     problem = problem_of(params, x, y, free, 0, 0, trained)
@@ -186,7 +185,7 @@ def kinks(
     """
     if not isinstance(tolerance, jax.core.Tracer) and not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
-    x, y = _samples(params, x, y)
+    params, x, y = networks.checked_samples(params, x, y)
     return _kinks(params, x, y, tolerance, variables.chosen(params, trained))
 
 
@@ -196,16 +195,6 @@ def _kinks(
 ) -> Bool[Array, "m k"]:
     near = jnp.abs(networks.preactivations(params, x)) <= tolerance * _sizes(params, x, trained)
     return near & (y != 0)[:, None] & (params.v != 0)[None]
-
-
-def _samples(params: Params, x: object, y: object) -> tuple[Array, Array]:
-    x, y = as_arrays(networks.checked(params).v.dtype, x=x, y=y)
-    require_rows(x=x)
-    networks.check_parameters(params, x.shape[1])
-    require_labels(y)
-    if y.shape != x.shape[:1]:
-        raise ValueError(f"y must have one label per sample, shape {x.shape[:1]}, got {y.shape}")
-    return x, y
 
 
 def _sizes(params: Params, x: Array, trained: tuple[str, ...] | None) -> Array:

@@ -33,7 +33,7 @@ from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
-from jaxkkt.requirements import as_arrays, require_counts
+from jaxkkt.requirements import require_counts
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
@@ -113,9 +113,7 @@ def polish(
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
     counts that are no integers from 1 on.
     """
-    datasets.validate(x, y)
-    x, y = as_arrays(networks.checked(params).w.dtype, x=x, y=y)
-    networks.check_parameters(params, x.shape[1])
+    x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
     require_counts(working=1 if working is None else working, max_steps=max_steps)
     m, d = x.shape

@@ -19,8 +19,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.networks import (
     PRECISION,
     Params,
-    check_parameters,
-    checked,
+    checked_samples,
     preactivations,
     value_and_input_gradient,
 )
@@ -108,7 +107,7 @@ def guaranteed_sizes(params: Params, x: Points, y: Labels) -> Float[Array, " n"]
     labels other than -1 and 1 (0 for padding, a row of zeros), and parameters and points that do
     not fit.
     """
-    return _guaranteed(*_checked(params, x, y))
+    return _guaranteed(*checked_samples(params, x, y))
 
 
 @jax.jit
@@ -187,7 +186,7 @@ def attacks(
     n k d, and as many sorts of n k breakpoints. Raises ValueError for labels other than -1 and 1
     (0 for padding, a row of zeros), arrays that do not fit, and no points or samples.
     """
-    params, points, labels = _checked(params, points, labels)
+    params, points, labels = checked_samples(params, points, labels)
     points, labels, x, y = _pairs(points, labels, x, y)
     require_points(points=points, x=x)
     return _attacks(params, points, labels, x, y, _direction(points, direction))
@@ -303,13 +302,6 @@ def _direction(points: Array, direction: Direction) -> Float[Array, " d"]:
 
 def _unit(rows: Array) -> Array:
     return ratio(rows, lengths(rows)[..., None])
-
-
-def _checked(params: Params, x: Points, y: Labels) -> tuple[Params, Array, Array]:
-    params = checked(params)
-    x, y = as_samples(params.w.dtype, x=x, y=y)
-    check_parameters(params, x.shape[1])
-    return params, x, y
 
 
 def _pairs(points: Points, labels: Labels, x: Samples, y: SampleLabels) -> list[Array]:

@@ -10,7 +10,6 @@ from jaxkkt import networks
 from jaxkkt.arithmetic import ratio
 from jaxkkt.kkt import Certificate, kinks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
-from jaxkkt.requirements import as_samples
 from jaxkkt.theory.checks import Assumption, below
 
 # How far from 0 a residual, a slackness and a preactivation's share of |(w_j, b_j)| |(x_i, 1)|,
@@ -101,8 +100,7 @@ def kkt_point(
     Whether it is a KKT point is for `KKTPoint.conditions` to tell. Raises ValueError for data and
     parameters that do not fit.
     """
-    x, y = as_samples(x=x, y=y)
-    networks.check_parameters(params, x.shape[1])
+    params, x, y = networks.checked_samples(params, x, y)
     q = networks.margins(params, x, y)
     smallest = jnp.min(jnp.where(y != 0, q, jnp.inf))
     scale = jnp.sqrt(jnp.where(smallest > 0, smallest, jnp.nan))
