@@ -511,6 +511,45 @@ class TestReading:
         assert (small, large) == (table["size"].item(), 2 * table["size"].item())
         assert rows.min_margin.nunique() == rows.log_loss.nunique() == 1
 
+    def test_measurements_in_another_order_are_the_same(self, tmp_path):
+        """They were a dimension, and so were fields that two of them share, or that moved."""
+
+        class Double(jk.Measurement):
+            size: jk.Number = 2.0
+
+            def measure(self, params):
+                return {"double": self.size * abs(params.v).max()}
+
+        class Triple(jk.Measurement):
+            size: jk.Number = 3.0
+
+            def measure(self, params):
+                return {"triple": self.size * abs(params.v).max()}
+
+        mine = [jk.Flips, Double, Triple]
+        axes = {**SIZES, "max_steps": 2}
+        sweep(jk.grid(**axes, seed=range(2), measure=mine), store=tmp_path)
+        more = jk.grid(**axes, seed=range(3), measure=mine[::-1])
+        extended = sweep(more, store=tmp_path)
+        read = jk.read_store(tmp_path)
+        assert (
+            dict(extended.sizes)
+            == dict(read.sizes)
+            == {"d": 1, "samples": 1, "width": 1, "seed": 3}
+        )
+        assert (extended.measure, read.measure) == (
+            "triple, double, flips",
+            "flips, double, triple",
+        )
+        for table in (read, sweep(jk.grid(**axes, seed=0, measure=mine) + more[2:])):
+            assert dict(table.sizes).keys() == {"d", "samples", "width", "seed"}
+            assert (table.slack, table.measure1_size, table.measure2_size) == (1.1, 2, 3)
+        assert jk.read_rows(tmp_path).measure.nunique() == 1
+        np.testing.assert_array_equal(read.triple, extended.triple)
+        with pytest.raises(ValueError, match="and none of these") as refused:
+            sweep(jk.grid(**axes, seed=9, measure=mine[::-1]), store=tmp_path)
+        assert "measure:" not in str(refused.value)
+
     def test_runs_that_columns_do_not_tell_apart_are_all_there(self, tmp_path):
         """A run with a curve and one without, own arrays of one label."""
         curve = jk.Curve([-1, -5])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
-from jaxkkt.runs.columns import MEASURE, columns_of
+from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import Same, by_identity, by_same
@@ -145,8 +145,8 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     for record in records:
         if has_spec(record):
             by_name.setdefault(record.name, []).append(record)
-    found, kinds = [], dict[Any, RowKind]()
-    for mine in chain.from_iterable(map(_by_row, by_name.values())):
+    found, kinds, orders = [], dict[Any, RowKind](), Orders()
+    for mine in chain.from_iterable(_by_row(some, orders) for some in by_name.values()):
         ended = [r for r in mine if "error" not in r.value["ending"]] or mine
         last, of_network = ended[-1], _of_one_network(ended)
         measured, described = dict[str, dict[str, Any]](), []
@@ -156,7 +156,7 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
             measured |= record.value["measured"]
         key = tuple(described)
         if key not in kinds:
-            kinds[key] = _kind_of(of_network)
+            kinds[key] = _kind_of(of_network, orders)
         for values in _versions(measured):
             ending = last.value["ending"]
             found.append(Entry(kinds[key], last.value["seed"], {**ending, **values}))
@@ -184,11 +184,11 @@ def _versions(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return [values for values, _ in versions]
 
 
-def _by_row(records: Sequence[Record]) -> list[list[Record]]:
+def _by_row(records: Sequence[Record], orders: Orders) -> list[list[Record]]:
     """A run's records by the rows that they belong to: those that disagree in no column."""
     if len(records) == 1 or len({r.value["spec"] for r in records}) == 1:
         return [list(records)]
-    specs = {r.value["spec"]: {**_columns(r), MEASURE: None} for r in records}
+    specs = {r.value["spec"]: {**_columns(r, orders), MEASURE: None} for r in records}
     rows: list[tuple[dict[str, Any], set[str]]] = []
     for complete in (False, True):  # what fits to several rows belongs to all of them
         for spec, mine in specs.items():
@@ -202,25 +202,25 @@ def _by_row(records: Sequence[Record]) -> list[list[Record]]:
     return [[r for r in records if r.value["spec"] in some] for _, some in rows]
 
 
-def _columns(record: Record) -> dict[str, Any]:
-    found: dict[str, Any] = record.segment.definitions[record.value["spec"]]["columns"]
-    return found
+def _columns(record: Record, orders: Orders) -> Mapping[str, Any]:
+    return in_order(record.segment.definitions[record.value["spec"]]["columns"], orders)
 
 
-def _kind_of(records: Sequence[Record]) -> RowKind:
+def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
     """Of the run that these are records of, the last of which says most."""
     variables, axes = dict[str, Any](), dict[str, Any]()
     columns, columns_about = dict[str, Any](), dict[str, Any]()
     for record in records:
         known = record.segment.definitions
-        columns |= _columns(record)
+        columns |= _columns(record, orders)
         columns_about |= known.get(known[record.value["spec"]]["about"], {})
         for hashed in record.value["measured"]:
             one = known.get(hashed, {})
             variables |= one.get("variables", {})
             axes |= one.get("axes", {})
-    labels = chain.from_iterable(_columns(r).get(MEASURE, "").split(", ") for r in records)
-    columns[MEASURE] = ", ".join(dict.fromkeys(labels))
+    said = (_columns(r, orders).get(MEASURE, "").split(", ") for r in records)
+    labels = list(dict.fromkeys(chain.from_iterable(said)))
+    columns[MEASURE] = ", ".join(orders.setdefault(tuple(sorted(labels)), labels))
     last = records[-1]
     known = last.segment.definitions
     spec = known[last.value["spec"]]

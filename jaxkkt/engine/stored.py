@@ -24,7 +24,7 @@ from jaxkkt.engine.rows import Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
-from jaxkkt.runs.columns import distinct, values_of
+from jaxkkt.runs.columns import Orders, distinct, in_order, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE, only_writer
@@ -225,9 +225,10 @@ class Stored:
             return
         mine = [record for record in records if has_spec(record)]
         specs = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
-        there = _by_column([specs[spec] for spec in sorted(specs)])
+        orders = Orders()
+        there = _by_column([in_order(specs[spec], orders) for spec in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
-        now = values_of(runs)
+        now = values_of(runs, orders)
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         differing = differing or ["what own functions compute, or the numbers in own arrays"]
         raise ValueError(

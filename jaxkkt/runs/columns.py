@@ -42,6 +42,8 @@ _COLUMNS = {
 KINDS = tuple(_COLUMNS.values())
 # The labels of all measurements.
 MEASURE = "measure"
+# In which order measurements first came, by the sorted labels of all that a run has.
+Orders = dict[tuple[str, ...], list[str]]
 # Always written with the name of their part: `init_scale`.
 _PREFIXED = ("init",)
 # Never: every table has them.
@@ -59,8 +61,34 @@ def distinct(runs: Iterable[P]) -> list[P]:
     return list(found.values())
 
 
+def part_of(place: int) -> str:
+    """The part that the measurement at this place is."""
+    return f"{MEASURE}{place}" if place else MEASURE
+
+
+def in_order(columns: Mapping[str, Any], orders: Orders) -> Mapping[str, Any]:
+    """The columns of a run as if its measurements had been named in the order of the first run that
+    has the same: it is the set of them that says what was measured."""
+    labels = columns.get(MEASURE, "").split(", ")
+    first, parts = _placed(labels, orders)
+    if first == labels:
+        return columns
+    found: dict[str, Any] = {}
+    for name, value in columns.items():
+        part, _, field = name.partition("_")
+        found[f"{parts[part]}_{field}" if field and part in parts else name] = value
+    return found | {MEASURE: ", ".join(first)}
+
+
+def _placed(labels: list[str], orders: Orders) -> tuple[list[str], dict[str, str]]:
+    """These labels in the order in which they first came, and which part is which there."""
+    first = orders.setdefault(tuple(sorted(labels)), labels)
+    mine, there = (sorted(range(len(some)), key=some.__getitem__) for some in (labels, first))
+    return first, dict(zip(map(part_of, mine), map(part_of, there), strict=True))
+
+
 def columns_of(
-    runs: Sequence[Parted],
+    runs: Sequence[Parted], orders: Orders | None = None
 ) -> tuple[list[Mapping[str, Any]], dict[str, dict[str, str]]]:
     """The columns of a table of runs but for the seed: a dictionary a run, the same one for runs
     that differ in the seed alone; and the attributes of each column.
@@ -68,26 +96,30 @@ def columns_of(
     Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
     their own names; with the name of the part before it where two parts share a name, and for
     initializations always: `init_scale`. The sizes d, alpha, samples and width of data and network
-    keep theirs. Two kinds of one label get a piece of their identity.
+    keep theirs. Two kinds of one label get a piece of their identity. Measurements are columns
+    `in_order`.
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
     places: dict[Same, int] = {}
     of_runs = []
+    orders = {} if orders is None else orders
     for run in runs:
         place = places.setdefault(run.apart_from_seed, len(columns))
         of_runs.append(place)
         if place < len(columns):
             continue
         row: dict[tuple[str, str], Any] = {}
-        for part, spec in run.parts():
+        first, parts = _placed([one.label for one in run.measure], orders)
+        for own, spec in run.parts():
+            part = parts.get(own, own)
             if part in _COLUMNS:
                 row["", _COLUMNS[part]] = spec
             for name, value in spec.values().items():
                 row[part, name] = _shown(value)
             described_values = spec.describe_values()
             attributes.update({(part, name): a for name, a in described_values.items()})
-        row["", MEASURE] = ", ".join(one.label for one in run.measure)
+        row["", MEASURE] = ", ".join(first)
         columns.append(row)
     attributes["", "seed"] = {"long_name": SEED, "units": "1"}
     owners: dict[str, set[str]] = {"seed": {""}}
@@ -117,10 +149,10 @@ def names_of_columns(runs: Sequence[Parted]) -> set[str]:
     return {name for row in columns_of(list(kinds.values()))[0] for name in row}
 
 
-def values_of(runs: Sequence[Parted]) -> dict[str, list[Any]]:
+def values_of(runs: Sequence[Parted], orders: Orders | None = None) -> dict[str, list[Any]]:
     """Every value that a column of these runs has, in the order in which they come."""
     values: dict[str, dict[Any, None]] = {}
-    for row in columns_of(distinct(runs))[0]:
+    for row in columns_of(distinct(runs), orders)[0]:
         for name, value in row.items():
             values.setdefault(name, {})[value] = None
     values["seed"] = dict.fromkeys(run.seed for run in runs)

@@ -16,7 +16,7 @@ from jaxkkt.garbage import uncollected
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.requirements import require_whole
-from jaxkkt.runs.columns import SEED, columns_of, distinct
+from jaxkkt.runs.columns import SEED, columns_of, distinct, part_of
 from jaxkkt.specs import identity
 from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold
@@ -202,7 +202,7 @@ class Run(Spec):
         if isinstance(getattr(self.protocol, "optimizer", None), Spec):
             yield "optimizer", self.protocol.optimizer  # type: ignore[attr-defined]
         for i, one in enumerate(self.measure):
-            yield (f"measure{i}" if i else "measure"), one
+            yield part_of(i), one
 
     def fields(self) -> dict[str, Any]:
         """Everything that a table of runs shows, by name; see `columns_of`."""
