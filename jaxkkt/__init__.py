@@ -37,6 +37,7 @@ with importing():
     from jaxkkt.datasets import Dataset
     from jaxkkt.engine import (
         Workers,
+        combinations,
         draw,
         held_out,
         landed,
@@ -95,6 +96,7 @@ __all__ = [
     "Workers",
     "__version__",
     "adversarial",
+    "combinations",
     "data",
     "datasets",
     "draw",

@@ -44,11 +44,8 @@ def parts(options: Options) -> list[studies.Part]:
 
 def by_rule(results: xr.Dataset) -> xr.Dataset:
     """Over rules, each an optimizer at a rate."""
-    flat = results.stack(rule=("optimizer", "learning_rate")).squeeze("width", drop=True)
-    flat = flat.isel(rule=(flat.status != jk.engine.NOT_RUN).any(("d", "alpha", "seed")).values)
-    pairs = zip(flat.optimizer.values, flat.learning_rate.values, strict=True)
-    names = [f"{rule} {rate:g}".removesuffix(" nan") for rule, rate in pairs]
-    return flat.drop_vars(("rule", "optimizer", "learning_rate")).assign_coords(rule=names)
+    flat = jk.combinations(results, ("optimizer", "learning_rate"), "rule")
+    return flat.squeeze("width", drop=True)
 
 
 def drawn(figure: Figure, results: xr.Dataset) -> None:

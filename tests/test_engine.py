@@ -367,3 +367,33 @@ def test_a_few_runs_more_have_the_slots_of_those_before():
     counts = [1, 31, 32, 64, 95, 96, 127, 128, 191, 192]
     runs = [lane_counts.runs_of_a_lane(4, count, 1e6, 1000) for count in counts]
     assert runs == [1, 1, 1, 2, 2, 3, 3, 4, 4, 6]
+
+
+class TestCombinations:
+    """Of rules with a learning rate and one without: to select a rate drops the flow."""
+
+    def table(self, **more):
+        sgd = jk.optimizer(optax.sgd, learning_rate=0.1)
+        runs = jk.grid(d=4, samples=3, width=5, seed=[0, 1], optimizer=["flow", sgd], **more)
+        return sweep([*runs, runs[0].with_seed(2)])
+
+    def test_what_has_no_learning_rate_stays(self):
+        table = self.table(learning_rate=[0.1, 1e-3], max_steps=3)
+        assert np.isnan(table.steps.sel(learning_rate=0.1, optimizer="flow")).all()
+        rules = jk.combinations(table, ["optimizer", "learning_rate"], "rule")
+        assert rules.rule.values.tolist() == ["flow", "sgd 0.001", "sgd 0.1"]
+        assert rules.steps.dims == ("d", "samples", "width", "seed", "rule")
+        both = rules.steps.sel(rule=["flow", "sgd 0.1"], seed=[0, 1])
+        assert (both == 3).all()
+        np.testing.assert_array_equal(rules.optimizer, ["flow", "sgd", "sgd"])
+        np.testing.assert_array_equal(rules.learning_rate, [np.nan, 1e-3, 0.1])
+        for rule, place in (("flow", {"learning_rate": -1}), ("sgd 0.1", {"learning_rate": 1})):
+            mine = table.log_loss.sel(optimizer=rule.split()[0]).isel(place)
+            np.testing.assert_array_equal(rules.log_loss.sel(rule=rule), mine)
+
+    def test_refuses(self):
+        table = self.table(max_steps=1)
+        with pytest.raises(ValueError, match="the table has no dimension 'learning_rate', but d, "):
+            jk.combinations(table, ["optimizer", "learning_rate"], "rule")
+        with pytest.raises(ValueError, match="the table has 'status' already"):
+            jk.combinations(table, ["optimizer"], "status")

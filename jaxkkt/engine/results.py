@@ -303,6 +303,40 @@ def as_bytes(dataset: xr.Dataset) -> bytes:
     return content.getvalue()
 
 
+def combinations(dataset: xr.Dataset, over: Sequence[str], name: str) -> xr.Dataset:
+    """Several dimensions as one, `name`, of those combinations that were run.
+
+    A learning rate is a dimension of its own, at which the flow, which has none, is NaN: to select
+    a rate would drop it. `combinations(table, ["optimizer", "learning_rate"], "rule")` has both on
+    one dimension, "flow", "sgd 0.01" and "sgd 0.1", in the order of the table: a combination is
+    called by its values, but for those that its runs do not have. The values themselves are
+    coordinates along it. Raises ValueError for what is no dimension of the table, and for a name
+    that it has already.
+    """
+    _require_dimensions(dataset, over)
+    if name in dataset.variables:
+        raise ValueError(f"the table has {name!r} already: call the new dimension something else")
+    flat = dataset.stack({name: list(over)}).reset_index(name)
+    others = [dim for dim in flat.status.dims if dim != name]
+    flat = flat.isel({name: (flat.status != NOT_RUN).any(others).values})
+    values = zip(*(flat[one].values.tolist() for one in over), strict=True)
+    told = [" ".join(map(_told, (v for v in some if v == v and v != "-"))) for some in values]
+    return flat.assign_coords({name: told})
+
+
+def _told(value: Any) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _require_dimensions(dataset: xr.Dataset, names: Sequence[str]) -> None:
+    for one in names:
+        if one not in dataset.dims:
+            raise ValueError(
+                f"the table has no dimension {one!r}, but {', '.join(map(str, dataset.dims))}: "
+                "where runs are no grid, group them by a coordinate first (dataset.groupby)"
+            )
+
+
 class Summary(NamedTuple):
     """Mean and standard deviation over the runs that count, and how many did and did not."""
 
@@ -324,12 +358,7 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
     along = [over] if isinstance(over, str) else list(over)
-    for one in along:
-        if one not in dataset.dims:
-            raise ValueError(
-                f"the table has no dimension {one!r}, but {', '.join(map(str, dataset.dims))}: "
-                "where runs are no grid, group them by a coordinate first (dataset.groupby)"
-            )
+    _require_dimensions(dataset, along)
     # One function of arrays: xarray's own operations would join all coordinates at every step.
     mean, std, used, excluded = xr.apply_ufunc(
         _counted,
