@@ -1,5 +1,6 @@
 """Certificates against closed forms and an independent solver."""
 
+import re
 from functools import partial
 
 import certificate_cases
@@ -11,6 +12,7 @@ import pytest
 import scipy.optimize
 from certificate_cases import DERIVED, LOOSE, NEAR, ROOM, TIGHT, ZERO, direct, reference, scaled
 
+import jaxkkt as jk
 from jaxkkt import datasets
 from jaxkkt.kkt import CertificateStatus, certificate, multipliers
 from jaxkkt.networks import Params
@@ -329,6 +331,10 @@ def test_bad_arguments_are_refused(unchecked):
     for gap in (0.0, 1.0, np.nan):
         with pytest.raises(ValueError, match="gap must be between 0 and 1, got"):
             certificate(*arguments, gap=gap)
-    for budget in ((-1, 2), (1, -2), (1,), (1, 2, 3)):
-        with pytest.raises(ValueError, match=r"budget must be two counts \(neurons, kinks"):
+    for budget in ((-1, 2), (1, -2), (1,), (1, 2, 3), (1.5, 2), (2, 1.0), (True, 2), 5, "ab"):
+        message = f"budget must be two whole numbers from 0 on, .* got {re.escape(repr(budget))}"
+        with pytest.raises(ValueError, match=message):
             certificate(*arguments, budget=budget)
+        with pytest.raises(ValueError, match=message):
+            jk.Certificates(budget=budget)
+    assert jk.Certificates(budget=[np.int32(8), 2]).budget == (8, 2)

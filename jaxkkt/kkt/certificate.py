@@ -8,9 +8,9 @@ is relu(w_j . x_i + b_j). Vardi, Yehudai, Shamir (2022), Section 5.2, equations 
 Of a network without biases theta is (w, v), and x_i stands wherever (x_i, 1) does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,8 +131,8 @@ def certificate(
     `CertificateStatus(int(found.status)).describe()` says what to do.
 
     Cost: some 20 steps of m^3 / 3 operations, and for n kinks in each of w neurons w n m^2 more.
-    Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
-    a tolerance out of range.
+    Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, a
+    tolerance out of range, or a budget that is no two whole numbers from 0 on.
     """
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
     x, y = datasets.validate_for(params, x, y)
@@ -142,12 +142,24 @@ def certificate(
     if not 0 < gap < 1:
         raise ValueError(f"gap must be between 0 and 1, got {gap}")
     m, k = x.shape[0], params.v.shape[0]
-    if budget is not None and not (min(budget) >= 0 and len(budget) == 2):
-        raise ValueError(f"budget must be two counts (neurons, kinks a neuron), got {budget}")
     if budget is None:
         budget = (k, m) if traced else _count(params, x, kink_tolerance, trained)
+    budget = as_budget(budget)
     places = min(budget[0], k), min(budget[1], m)
     return _certificate(params, x, y, kink_tolerance, gap, places, trained)
+
+
+def as_budget(budget: Any) -> tuple[int, int]:
+    """Room for kinks: (neurons, kinks a neuron); ValueError unless these are whole numbers from 0
+    on."""
+    counts = list(budget) if isinstance(budget, Iterable) else [budget]
+    whole = [isinstance(n, int | np.integer) and not isinstance(n, bool) for n in counts]
+    if len(counts) != 2 or not all(whole) or min(counts) < 0:
+        raise ValueError(
+            "budget must be two whole numbers from 0 on, (neurons, kinks a neuron), got "
+            f"{budget!r}: for example (256, 4)"
+        )
+    return int(counts[0]), int(counts[1])
 
 
 @partial(quick_jit, options=OLDER_EMITTERS, static_argnames=("places", "trained"))

@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from jaxkkt import kkt
 from jaxkkt.datasets import Dataset
+from jaxkkt.kkt.certificate import as_budget
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
@@ -37,7 +38,7 @@ class Certificates(Measurement):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(kink_tolerance=self.kink_tolerance)
-        object.__setattr__(self, "budget", tuple(self.budget))
+        object.__setattr__(self, "budget", as_budget(self.budget))
 
     def measure(self, params: Params, data: Dataset, protocol: Any) -> dict[str, Array]:
         if data.y.shape[0] > self.largest:
