@@ -71,11 +71,29 @@ def require_precision(**arrays: object) -> None:
         _require_same_precision(name, array.dtype, expected)
 
 
+def require_held(name: str, numbers: object, dtype: Any) -> None:
+    """Raises ValueError for a finite number that this precision has not, but infinity; not of
+    traced ones."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(numbers)):
+        return
+    values = np.ravel(np.asarray(numbers, float))
+    with np.errstate(over="ignore"):
+        lost = values[np.isfinite(values) & np.isinf(values.astype(dtype))]
+    if lost.size:
+        most, hint = float(np.finfo(dtype).max), ""
+        if np.dtype(dtype) == np.float32:
+            hint = ", or call jax.config.update('jax_enable_x64', True) and give float64 throughout"
+        raise ValueError(
+            f"{name} has {lost[0]:g}, but {np.dtype(dtype)} ends at {most:.4g}: rescale it{hint}"
+        )
+
+
 def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
     """What is given as JAX arrays of one precision: `dtype`, by default that of the arrays given.
 
     Lists of numbers, and arrays of whole numbers, take that precision. Raises ValueError for
-    anything else, and as `require_precision` does.
+    anything else, for a finite number that would be infinite in that precision, and as
+    `require_precision` does.
     """
     arrays: dict[str, Any] = {n: a for n, a in given.items() if not _takes_any_precision(a)}
     require_precision(**arrays)
@@ -85,10 +103,11 @@ def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
     dtype = jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype
     for name in [name for name in given if name not in arrays]:
         try:
-            arrays[name] = jnp.asarray(given[name], dtype)
-        except (TypeError, ValueError) as error:
+            arrays[name] = _rounded(given[name], dtype)
+        except (TypeError, ValueError, OverflowError) as error:
             message = f"{name} must be an array, or lists of numbers that make one: {error}"
             raise ValueError(message) from error
+        require_held(name, given[name], dtype)
     return [on_device(arrays[name]) for name in given]
 
 
@@ -122,9 +141,11 @@ def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
 def one_or_each(name: str, number: Any, of: Array, what: str) -> Array:
     """One number for each `what`, in the shape (n,) and precision of an array.
 
-    Raises ValueError unless it is one number for all, or one for each.
+    Raises ValueError unless it is one number for all, or one for each, and for a finite one that
+    would be infinite in that precision.
     """
-    each = jnp.asarray(number, of.dtype)
+    each = _rounded(number, of.dtype)
+    require_held(name, number, of.dtype)
     if each.shape not in ((), of.shape):
         raise ValueError(
             f"{name} must be one number, or one for each {what}, shape {of.shape}, got shape "
@@ -216,6 +237,11 @@ def _require(
     bad = values[~(holds(values) & np.isfinite(values))]
     if bad.size:
         raise ValueError(f"{name} must be {what} and finite, got {bad[0]:g}")
+
+
+@np.errstate(over="ignore")  # which is told by `require_held`
+def _rounded(numbers: Any, dtype: Any) -> Array:
+    return jnp.asarray(numbers, dtype)
 
 
 def _takes_any_precision(value: object) -> bool:

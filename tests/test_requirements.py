@@ -12,6 +12,7 @@ import jaxkkt as jk
 from jaxkkt import datasets, kkt, lazy, mixtures, networks, perturbations
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
+from jaxkkt.requirements import as_arrays
 from jaxkkt.theory import constructions, frei
 
 KEY = jax.random.key(0)
@@ -320,6 +321,25 @@ class TestKinds:
     def test_lists_that_make_no_array_are_refused(self, function):
         with pytest.raises(ValueError, match="x must be an array, or lists of numbers"):
             function(NETWORK, [[1.0, 2.0, 3.0], [4.0]], Y)
+
+    @pytest.mark.usefixtures("unchecked")
+    @named(LABELLED | UNLABELLED, OF_LABELS_ALONE)
+    def test_lists_of_numbers_that_would_be_infinite_are_refused(self, function):
+        """float32 took 1e39 for inf."""
+        beyond = [[1e39, 2.0, 3.0], *X[1:].tolist()]
+        with pytest.raises(ValueError, match=r"x has 1e\+39, but float32 ends at 3.403e\+38"):
+            function(NETWORK, beyond, Y)
+
+    def test_numbers_that_would_be_infinite_are_refused(self, unchecked):
+        with pytest.raises(ValueError, match=r"x has -1e\+40, but float32 ends at"):
+            jk.data.Arrays([[0.0, -(10**40)], [0.0, 1.0]], [1, -1])
+        with pytest.raises(ValueError, match=r"radius has 1e\+39, but float32 ends at"):
+            perturbations.pgd(NETWORK, X, Y, 1e39, steps=1)
+        with pytest.raises(ValueError, match=r"margins must be an array, .* int too large"):
+            jk.losses.log_loss([10**400, 1.0])
+        largest = float(np.finfo(np.float32).max)
+        held = as_arrays(x=[largest, -largest, np.inf])[0]
+        np.testing.assert_array_equal(held, np.array([largest, -largest, np.inf], np.float32))
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("chosen", [np.flatnonzero(CHOSEN), CHOSEN[:5], np.ones(6)])

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
+from jaxkkt.requirements import require_held
 from jaxkkt.specs.base import described
 from jaxkkt.specs.data.base import Data, on_host
 from jaxkkt.specs.identity import digest_of_array
@@ -43,7 +44,10 @@ class Arrays(Data, kw_only=False):
         for name in ("x", "y", "x_test", "y_test"):
             value = getattr(self, name)
             if value is not None:
-                kept = np.array(value, None if hasattr(value, "dtype") else _precision())
+                kept = np.array(value, None if hasattr(value, "dtype") else float)
+                if not hasattr(value, "dtype"):
+                    require_held(name, kept, _precision())
+                    kept = kept.astype(_precision())
                 kept = kept.astype(np.float32) if kept.dtype == np.float16 else kept
                 object.__setattr__(self, name, kept)
         datasets.validate(self.x, self.y)
