@@ -33,6 +33,29 @@ def test_more_samples_than_allowed_are_not_certified():
     assert np.isnan(table.residual_clarke).all()
 
 
+def test_residuals_that_may_be_too_large_are_in_no_mean(caplog):
+    """Of a budget that does not suffice; they were counted without a word."""
+    mine = jk.Certificates(kink_tolerance=0.1, budget=(0, 0))
+    axes = {"d": 8, "samples": 6, "width": 20, "seed": range(2), "measure": [mine, jk.Flips]}
+    table = jk.sweep(jk.grid(**axes, curve=jk.Curve([-9], measure=mine)), progress=False)
+    assert (table.certificate_status == kkt.CertificateStatus.STOPPED_EARLY).all()
+    assert (table.status == jk.Status.CONVERGED).all()
+    for name in ("residual_clarke", "residual_one_sided", "slackness", "curve_slackness"):
+        found = jk.summarize(table, name)
+        assert (found.used == 0).all()
+        assert (found.excluded == 2).all()
+        assert np.isfinite(table[name]).all()
+    for name in ("residual_gap", "kinks", "flip_size"):
+        assert (jk.summarize(table, name).used == 2).all()
+    told = (
+        "2 of 2 runs have another certificate_status than 0, and no mean counts their "
+        "residual_one_sided, residual_clarke, slackness."
+    )
+    assert told in caplog.text
+    good = table.assign(certificate_status=0 * table.certificate_status)
+    assert (jk.summarize(good, "residual_clarke").used == 2).all()
+
+
 @pytest.mark.slow
 def test_certificates_are_of_the_parameters_that_were_trained():
     """A network without biases is certified over w and v: the gradient in b does not count."""

@@ -28,7 +28,7 @@ from jaxkkt.engine.names import names_in, require_free_names
 from jaxkkt.engine.planning import padding_share, plan
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.rows import Row, in_doubt
 from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
@@ -269,6 +269,8 @@ def sweep(
     failures = failed([rows[run] for run in mine if run in rows])
     if failures:
         log.warning(failures)
+    for told in in_doubt([rows[run] for run in mine if run in rows]):
+        log.warning(told)
     if stored is None:
         return results.to_dataset([rows[run] for run in mine], settings)
     table = stored.table()

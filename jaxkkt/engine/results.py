@@ -14,7 +14,7 @@ from xarray.backends import H5NetCDFStore
 
 from jaxkkt.engine.names import CURVE, require_one_rank
 from jaxkkt.engine.records import Entry, RowKind, entries_of
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.rows import ANCILLARY, Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.runs.columns import KINDS
@@ -126,7 +126,10 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     moments = _moments(kinds)
     data = _variables(entries, where, shape, dims, along, next(iter(moments), None))
     for name, (over, array, _) in data.items():
-        data[name] = (over, array, dict(described.get(name.removeprefix(CURVE), {})))
+        mine = dict(described.get(name.removeprefix(CURVE), {}))
+        if name.startswith(CURVE) and ANCILLARY in mine:
+            mine[ANCILLARY] = " ".join(CURVE + one for one in mine[ANCILLARY].split())
+        data[name] = (over, array, mine)
     attrs = {name: str(value) for name, value in settings.items()} | environments
     named = {dim: list(some.values()) for dim, some in along.items()}
     made = xr.Dataset(data, coords | moments | named, attrs)
@@ -353,16 +356,22 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
 
     A run counts if it ended as its protocol meant it to (`training.SUCCEEDED`: it converged, or
     came to the edge of its ball, or adversarial training came to its end), and its value is finite;
-    the others are counted as excluded.
+    the others are counted as excluded. So are values of which the measurement says that they may
+    be wrong: residuals and slackness where `certificate_status` is not 0. Variables that are 0
+    where a value counts are named by its attribute `ancillary_variables`.
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
     along = [over] if isinstance(over, str) else list(over)
     _require_dimensions(dataset, along)
+    values = dataset[name]
+    for told in values.attrs.get(ANCILLARY, "").split():
+        if told in dataset:
+            values = values.where(dataset[told] == 0)
     # One function of arrays: xarray's own operations would join all coordinates at every step.
     mean, std, used, excluded = xr.apply_ufunc(
         _counted,
-        dataset[name],
+        values,
         dataset.status,
         input_core_dims=[along, along],
         output_core_dims=[[]] * 4,

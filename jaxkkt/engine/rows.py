@@ -1,13 +1,19 @@
 """Rows: finished runs, with what was measured of them."""
 
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
-from jaxkkt.training import Status
+from jaxkkt.training import SUCCEEDED, Status
+
+# What CF calls the attribute of a variable that names those which say what its values are worth.
+ANCILLARY = "ancillary_variables"
 
 
 class Row(NamedTuple):
@@ -64,3 +70,21 @@ def raised(run: Run, error: Exception) -> Row:
     while link is not None:  # its frames hold the lanes' memory
         link.__traceback__, link = None, link.__cause__ or link.__context__
     return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
+
+
+def in_doubt(rows: Sequence[Row]) -> Iterator[str]:
+    """A sentence for each variable by which a measurement says that values of some runs may be
+    wrong: those that means leave out though the runs ended as they were meant to."""
+    named: dict[str, list[str]] = {}
+    for one in {id(row.run.measure): row.run.measure for row in rows}.values():
+        for name, about in chain.from_iterable(m.attributes().items() for m in one):
+            for told in about.get(ANCILLARY, "").split():
+                named.setdefault(told, []).append(name)
+    ended = [row.values for row in rows if row.values["status"] in SUCCEEDED]
+    for told, names in named.items():
+        count = sum(bool(np.any(np.asarray(values.get(told, 0)) > 0)) for values in ended)
+        if count:
+            yield (
+                f"{count} of {len(ended)} runs have another {told} than 0, and no mean counts "
+                f"their {', '.join(dict.fromkeys(names))}. table.{told}.attrs says what it means"
+            )

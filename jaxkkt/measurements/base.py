@@ -48,7 +48,8 @@ class Measurement(Spec):
         raise NotImplementedError
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
-        """Attributes of the variables in the results: `long_name`, `units`."""
+        """Attributes of the variables in the results: `long_name`, `units`, and by
+        `ancillary_variables` the names of those that are 0 where a value counts in means."""
         return {}
 
     def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
