@@ -1,11 +1,13 @@
 """Figures from results: every function draws on an `ax` that is given and returns it."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
 from jaxkkt.engine.results import NOT_RUN, summarize
@@ -13,6 +15,8 @@ from jaxkkt.engine.results import NOT_RUN, summarize
 STYLE = Path(__file__).with_name("paper.mplstyle")
 # Labels of a logarithmic axis are at least so far from each other, as a share of its length.
 NEAREST_LABELS = 0.08
+# How wide a letter is, as a share of the font's size: labels are broken into lines by it.
+LETTER = 0.55
 
 
 def mean_band(
@@ -46,8 +50,9 @@ def mean_band(
     mean, std = summary.mean.values[shown], summary.std.values[shown]
     (line,) = ax.plot(x, mean, marker="o", label=label)
     ax.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
-    ax.set_xlabel(ax.get_xlabel() or _described(results[along]))
-    ax.set_ylabel(ax.get_ylabel() or _described(results[variable]))
+    extent = ax.get_window_extent()
+    ax.set_xlabel(ax.get_xlabel() or _described(results[along], ax.xaxis.label, extent.width))
+    ax.set_ylabel(ax.get_ylabel() or _described(results[variable], ax.yaxis.label, extent.height))
     return ax
 
 
@@ -131,8 +136,12 @@ def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
     return ax
 
 
-def _described(values: xr.DataArray) -> str:
-    return str(values.attrs.get("long_name", values.name))
+def _described(values: xr.DataArray, label: Text, pixels: float) -> str:
+    """What the values are, in lines that an axis of so many pixels has room for."""
+    assert label.figure is not None
+    letter = LETTER * label.get_fontsize() * label.figure.dpi / 72
+    text = str(values.attrs.get("long_name", values.name))
+    return fill(text, max(1, int(pixels / letter)), break_long_words=False, break_on_hyphens=False)
 
 
 def _named(value: Any) -> str:

@@ -114,6 +114,22 @@ def test_axes_are_called_what_the_table_calls_them_unless_they_have_names(ax):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("dimension", "flip size")
 
 
+@pytest.mark.parametrize("style", ["default", jk.plotting.STYLE])
+def test_descriptions_are_not_cut_off(style):
+    shown = table().squeeze("width").rename(c="flip_size_exact")
+    shown.flip_size_exact.attrs.update(jk.Flips().attributes()["flip_size_exact"])
+    with plt.style.context(style):
+        figure, ax = plt.subplots()
+        jk.plotting.families(ax, shown, "flip_size_exact", by="alpha")
+        figure.canvas.draw()
+    label, whole = ax.yaxis.label.get_window_extent(), figure.bbox
+    assert " ".join(ax.get_ylabel().split()) == shown.flip_size_exact.attrs["long_name"]
+    assert label.x0 >= 0
+    assert label.y0 >= 0
+    assert label.y1 <= whole.y1
+    plt.close(figure)
+
+
 def test_flip_curve_draws_every_sample(ax):
     jk.plotting.flip_curve(ax, np.arange(4.0), np.arange(12.0).reshape(4, 3))
     assert len(ax.lines) == 3 + 1
