@@ -199,8 +199,8 @@ class TestMeasurements:
             assert flipped(1.02 * size)[right].mean() >= share - 0.01
             assert flipped(0.98 * size)[right].mean() <= share + 0.01
         at = flipped((30 / 4) ** 0.5)[right].mean()
-        index = jk.measurements.clusters.SIZES.index(1.0)
-        assert float(table.cluster_flipped[index]) == pytest.approx(at, abs=0.02)
+        there = table.cluster_flipped.sel(cluster_flipped_at=1.0)
+        assert float(there) == pytest.approx(at, abs=0.02)
         assert float(table.direction_norm) == pytest.approx(np.linalg.norm(u), rel=1e-5)
 
     def test_a_broken_network_has_no_test_error(self):

@@ -1,6 +1,6 @@
 """Clustered data: errors at fresh points, and the one direction that flips them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -59,6 +59,9 @@ class ClusterFlips(Measurement):
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
         return _ATTRIBUTES
+
+    def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+        return {"cluster_flipped": {"cluster_flipped_at": SIZES}}
 
 
 def error_interval(errors: int, points: int) -> tuple[float, float]:
@@ -145,7 +148,8 @@ _ATTRIBUTES = {
         "units": _LENGTH,
     },
     "cluster_flipped": {
-        "long_name": f"share of fresh points flipped at {', '.join(map(str, SIZES))} sqrt(d/k)",
+        "long_name": f"share of fresh points flipped at {', '.join(map(str, SIZES))} sqrt(d/k), "
+        "the values of cluster_flipped_at",
         "units": "1",
     },
     "direction_norm": {"long_name": "|sum_q y_q mu_q|", "units": _LENGTH},
