@@ -32,7 +32,7 @@ def test_runs_that_did_not_flip_are_counted_and_in_no_mean():
     assert sgd.holds is False
     assert sgd.measured.startswith(
         "3 of 3 at 1e-30, 1 of them not flipped; c/sqrt(d) 0.60 at most, means; medians over the "
-        "flow's: flip_size_exact 2.400"
+        "flow's: flip_size_exact 2.800"
     )
     c[0, 0, 0, :, 1, 0] = 10, 14, 12
     assert optimizers.claims(table)[1].holds is True
