@@ -288,6 +288,14 @@ class TestFiles:
 
 
 class TestEnds:
+    def test_a_plan_and_tables_of_what_is_there_are_not_one(self, ran, capsys):
+        before = (ran / "claims.md").stat().st_mtime_ns
+        assert STUDY.main(["--out", str(ran), "--landed", "--dry-run"]) == 2
+        told = capsys.readouterr().err
+        assert "error: give either --dry-run, what the runs would cost, or --landed" in told
+        assert "buckets" not in told
+        assert (ran / "claims.md").stat().st_mtime_ns == before
+
     def test_dry_run_trains_and_writes_nothing(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(study.engine, "sweep", None)
         out = tmp_path / "none"

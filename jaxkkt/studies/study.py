@@ -84,6 +84,11 @@ class Study:
 
     def _run(self, options: Options) -> int:
         shard_of(options)
+        if options.dry_run and options.landed:
+            raise ValueError(
+                "give either --dry-run, what the runs would cost, or --landed, tables and figures "
+                "of those that are there"
+            )
         if options.platform:
             engine.require_platform(options.platform)
         keep_programs()
