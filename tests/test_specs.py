@@ -450,6 +450,26 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="cannot be set on a transformation that is made"):
             jk.optimizer(optax.adam(0.1), learning_rate=0.1)
 
+    def test_settings_that_must_be_whole_stay_so(self):
+        """A key of 0.0 is none, and raised within JAX; a momentum of 0 is a number of a lane."""
+
+        def every(learning_rate, steps: int, decay=None, offset: "int | None" = None):
+            return optax.sgd(learning_rate)
+
+        noisy = jk.optimizer(optax.noisy_sgd, learning_rate=1, key=np.int32(3))
+        kept = {"learning_rate": 1.0, "key": 3}
+        assert {k: (v, type(v)) for k, v in noisy.settings().items()} == {
+            k: (v, type(v)) for k, v in kept.items()
+        }
+        assert noisy.replace(key=4).settings()["key"] == 4
+        noisy.transformation().init(jk.Params(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3)))
+        own = jk.optimizer(every, learning_rate=1, steps=100, decay=2, offset=5).settings()
+        types = {"learning_rate": float, "steps": int, "decay": float, "offset": int}
+        assert {name: type(value) for name, value in own.items()} == types
+        sgd = jk.optimizer(optax.sgd, learning_rate=0.1, momentum=0)
+        assert jax.tree.leaves(sgd) == [0.1, 0.0]
+        assert isinstance(sgd.settings()["momentum"], float)
+
     @pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf")])
     def test_a_learning_rate_is_positive(self, rate):
         with pytest.raises(ValueError, match="learning_rate must be positive and finite, got"):

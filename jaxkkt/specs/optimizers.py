@@ -1,6 +1,7 @@
 """The rule that moves the weights of a run: its numbers are fields, and ride along with a lane."""
 
 import inspect
+import re
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache, partial
 from typing import Any, ClassVar, Literal
@@ -239,8 +240,11 @@ def optimizer(
 ) -> Optimizer:
     """An optax optimizer as a spec: `jk.optimizer(optax.adam, learning_rate=0.01)`.
 
-    It sees grad log L. Every setting is a field of a grid, and floats are numbers of a lane. With
-    `linear` it is declared linear, as `optimizers.linear` does. Where nothing has to vary,
+    It sees grad log L. Every setting is a field of a grid, and floats are numbers of a lane. So are
+    whole numbers, which become floats, unless the function says that it takes whole ones: by a
+    default that is one, by an annotation with int and without float, or by the name `key` or
+    `seed`. Another setting that must be whole is given by a function that sets it. With `linear` it
+    is declared linear, as `optimizers.linear` does. Where nothing has to vary,
     a transformation that is made already, `optax.adam(0.01)`, will do.
     A required setting may be left out where an axis of the grid gives it.
     Raises ValueError for a setting that the function does not take, for a learning rate that is a
@@ -260,15 +264,22 @@ def optimizer(
         if name not in known:
             raise ValueError(unknown_field(name, known, function_name(made_by)))
         if isinstance(value, int | np.number) and not isinstance(value, bool):
-            default = inspect.signature(made_by).parameters[name].default
-            if not isinstance(default, int):
-                settings[name] = float(value)
+            whole = isinstance(value, int | np.integer) and _is_whole(made_by, name)
+            settings[name] = int(value) if whole else float(value)
     numbers = [name for name, v in settings.items() if isinstance(v, float | jax.Array)]
     cls = _optax_class(made_by, tuple(sorted(numbers)), tuple(sorted(settings)))
     made = cls(linear=linear, **settings)
     if linear and not _traced(settings):
         _require_linear(made)
     return made
+
+
+def _is_whole(made_by: Callable[..., Any], name: str) -> bool:
+    """Whether a whole number that this setting is given stays one, and is no number of a lane."""
+    setting = inspect.signature(made_by).parameters[name]
+    words = set(re.findall(r"\w+", inspect.formatannotation(setting.annotation)))
+    annotated = "int" in words and "float" not in words
+    return isinstance(setting.default, int) or annotated or name in ("key", "seed")
 
 
 def _traced(settings: dict[str, Any]) -> bool:
