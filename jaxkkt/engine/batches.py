@@ -22,19 +22,19 @@ def over(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     wanted: Bool[Array, " n"],
-    side_by_side: bool | int,
+    at_once: int,
 ) -> Any:
     """Traced: the function of each of n arguments, stacked along a leading axis; of those that are
     not `wanted` anything.
 
-    `side_by_side` computes all at once, as accelerators like it, or so many. Else one after the
+    So many are computed `at_once`: all, as accelerators like it, or fewer. By 0 one after the
     other, and of the unwanted nothing: a core's cache holds one, a search ends with its own last
     trip, and bits are those of one alone, wherever it stands.
     """
-    if side_by_side is True:
+    if at_once >= len(wanted):
         return jax.vmap(function)(*arguments)
-    if side_by_side:
-        return jax.lax.map(lambda some: function(*some), arguments, batch_size=side_by_side)
+    if at_once:
+        return jax.lax.map(lambda some: function(*some), arguments, batch_size=at_once)
     like = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], arguments))
 
     def nothing(_: Any) -> Any:

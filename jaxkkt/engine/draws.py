@@ -242,7 +242,7 @@ def draw_program(
         return start, data, valid
 
     def draw_all(rows: Int[Array, "n w"]) -> Any:
-        return over(one, (rows,), rows[:, 0] < slots, side_by_side)
+        return over(one, (rows,), rows[:, 0] < slots, len(rows) if side_by_side else 0)
 
     def make() -> tuple[None, dict[str, Program]]:
         return None, {"draw": Program(draw_all, (jax.ShapeDtypeStruct(rows, np.int32),))}

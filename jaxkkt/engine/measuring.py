@@ -234,7 +234,7 @@ def measure_program(
         trained: Trained,
         beside: Beside,
         layout: Layout,
-        at_once: bool | int,
+        at_once: int,
     ) -> Array:
         places, words, shared = rows[:, 0], rows[:, 1:], kind.shared
 
@@ -252,24 +252,23 @@ def measure_program(
     if not kind.shared:
         each = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
 
-    def make(at_once: bool | int) -> tuple[Layout, dict[str, Program]]:
+    def make(at_once: int) -> tuple[Layout, dict[str, Program]]:
         first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)
         row = jax.ShapeDtypeStruct((length,), np.int32)
         layout = Layout.of(jax.eval_shape(one, row, first, beside))
         measure = partial(measure_all, layout=layout, at_once=at_once)
         return layout, {"measure": Program(measure, (rows, networks, each))}
 
-    at_once: bool | int = side_by_side
+    at_once = count if side_by_side else 0
     quick = quick_options(here.device.platform)
     while True:
         asked = "measure", kind, trained, count, at_once
         layout, programs = traces.compiled(asked, partial(make, at_once), lambda _: quick)
         compiled = programs["measure"]
         needed = compiled.memory_analysis().temp_size_in_bytes if at_once else 0
-        many = count if at_once is True else at_once
-        if needed <= lane_bytes(here.device) or many == 1:
+        if needed <= lane_bytes(here.device) or at_once == 1:
             return compiled, layout
-        at_once = -(-many // 2)
+        at_once = -(-at_once // 2)
 
 
 def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:

@@ -302,7 +302,8 @@ def _decode(
         found, told = _ended(slot, bucket=bucket, rows=rows)
         return found, ending.pack(told)
 
-    return over(one, (places, states), places < bucket.slots, bucket.side_by_side)
+    at_once = len(places) if bucket.side_by_side else 0
+    return over(one, (places, states), places < bucket.slots, at_once)
 
 
 def _lead(places: Array, batch: Slot, *, bucket: Bucket, rows: Rows) -> Any:
