@@ -139,7 +139,7 @@ def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
 def _described(values: xr.DataArray, label: Text, pixels: float) -> str:
     """What the values are, in lines that an axis of so many pixels has room for."""
     assert label.figure is not None
-    letter = LETTER * label.get_fontsize() * label.figure.dpi / 72
+    letter = LETTER * label.get_fontproperties().get_size_in_points() * label.figure.dpi / 72
     text = str(values.attrs.get("long_name", values.name))
     return fill(text, max(1, int(pixels / letter)), break_long_words=False, break_on_hyphens=False)
 
