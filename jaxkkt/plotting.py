@@ -50,7 +50,7 @@ def mean_band(
     mean, std = summary.mean.values[shown], summary.std.values[shown]
     (line,) = ax.plot(x, mean, marker="o", label=label)
     ax.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
-    extent = ax.get_window_extent()
+    extent = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
     ax.set_xlabel(ax.get_xlabel() or _described(results[along], ax.xaxis.label, extent.width))
     ax.set_ylabel(ax.get_ylabel() or _described(results[variable], ax.yaxis.label, extent.height))
     return ax
@@ -136,12 +136,11 @@ def flip_curve(ax: Axes, sizes: np.ndarray, margins: np.ndarray) -> Axes:
     return ax
 
 
-def _described(values: xr.DataArray, label: Text, pixels: float) -> str:
-    """What the values are, in lines that an axis of so many pixels has room for."""
-    assert label.figure is not None
-    letter = LETTER * label.get_fontproperties().get_size_in_points() * label.figure.dpi / 72
+def _described(values: xr.DataArray, label: Text, inches: float) -> str:
+    """What the values are, in lines that an axis of this length has room for."""
+    letter = LETTER * label.get_fontproperties().get_size_in_points() / 72
     text = str(values.attrs.get("long_name", values.name))
-    return fill(text, max(1, int(pixels / letter)), break_long_words=False, break_on_hyphens=False)
+    return fill(text, max(1, int(inches / letter)), break_long_words=False, break_on_hyphens=False)
 
 
 def _named(value: Any) -> str:

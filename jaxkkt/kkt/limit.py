@@ -319,8 +319,8 @@ def _soft_multipliers(
         off = jnp.max(jnp.where(real, jnp.abs(there[0] - x), 0)) / state.share
         better = nearer(there, here)
         share = jnp.where(better, jnp.minimum(1, 4 * state.share), state.share / 4)
-        kept = jax.tree.map(partial(jnp.where, better), there, here)
-        return _Newton(*kept, off, share, state.trips + 1)
+        x, u, gap = jax.tree.map(partial(jnp.where, better), there, here)
+        return _Newton(x, u, gap, off, share, state.trips + 1)
 
     log_even = jnp.where(real, r / width - log_total, 0)
     even = jnp.where(real, jnp.exp(log_even), 0)
@@ -328,9 +328,10 @@ def _soft_multipliers(
     from_small = at(d * small * even + width * (jnp.log(small) + log_even))
     from_guess = at(d * guess + width * jnp.log(jnp.maximum(guess, tiny)))
     guessed = jnp.any(guess > 0) & nearer(from_guess, from_small)
-    start = jax.tree.map(partial(jnp.where, guessed), from_guess, from_small)
+    x, u, gap = jax.tree.map(partial(jnp.where, guessed), from_guess, from_small)
     one = jnp.ones_like(width)
-    state = jax.lax.while_loop(open_, newton, _Newton(*start, jnp.inf * one, one, jnp.int32(0)))
+    start = _Newton(x, u, gap, jnp.inf * one, one, jnp.int32(0))
+    state = jax.lax.while_loop(open_, newton, start)
     solved = jnp.max(jnp.abs(state.gap)) < jnp.sqrt(eps) * (1 + jnp.max(jnp.abs(r)))
     x = jnp.where(solved, jnp.where(real, state.x, 0), jnp.nan)
     return jnp.where(log_total > 0, x, jnp.where(jnp.isfinite(log_total), 0, jnp.nan))
