@@ -4,20 +4,25 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file so that after a crash at any time it holds all of it, or is as it was.
 
-    Raises OSError naming the file where it cannot be written.
+    Of several who write it at once, the last to end has it. Raises OSError naming the file where it
+    cannot be written.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{token_hex(8)}.part")
     with named(path):
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        try:
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 

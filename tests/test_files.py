@@ -30,6 +30,21 @@ def test_the_order_of_writing(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == b"12345"
 
 
+def test_two_writers_of_one_file(tmp_path, monkeypatch):
+    """One that ends while another is about to leaves the other's file as it was."""
+    path, fsync = tmp_path / "a", os.fsync
+
+    def meanwhile(file):
+        monkeypatch.setattr(os, "fsync", fsync)
+        write_whole(path, b"second")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_whole(path, b"first")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("function", ["open", "fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
 def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, function, code):
@@ -46,6 +61,7 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, function, code):
     assert caught.value.errno == code
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("was_on", [True, False])

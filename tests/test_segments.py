@@ -273,7 +273,7 @@ with Store(sys.argv[1]).writing({}) as writer:
     def test_its_own_leftovers_alone_are_cleaned(self, tmp_path):
         Store(tmp_path).writing(SETTINGS)
         others = [tmp_path / "iso.part", tmp_path / "Downloads" / "iso.part"]
-        own = [tmp_path / "networks" / "a.npz.part", tmp_path / "results.nc.part"]
+        own = [tmp_path / "networks" / "a.npz.0a.part", tmp_path / "results.nc.0b.part"]
         for path in others + own:
             path.parent.mkdir(exist_ok=True)
             path.write_text("half")

@@ -325,10 +325,11 @@ def failed(rows: Sequence[Row]) -> str:
 def _give_up(rows: Collection[Row], at_most: int) -> None:
     """Raises what the first run did, where all of at least `at_most` runs have raised."""
     if len(rows) >= at_most and all(row.raised for row in rows):
-        error = next(iter(rows)).raised
-        assert error is not None
-        error.add_note(f"as did all of the {len(rows)} runs that have ended")
-        raise error
+        first = next(iter(rows))
+        assert first.raised is not None
+        told = f"as did all of the {len(rows)} runs that have ended. Where the first one did:\n"
+        first.raised.add_note(told + first.values["error"])  # its frames are let go of
+        raise first.raised
 
 
 def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:

@@ -159,10 +159,10 @@ class Store:
     def _tidy(self) -> None:
         """Removes this store's own files that were cut short."""
         for leftover in [
-            *self._networks.glob("*.npz.part"),
-            *(self.folder / "checkpoints").glob("*.npz.part"),
-            *(self.folder / "locks").glob("*.json.part"),
-            self.folder / "results.nc.part",
+            *self._networks.glob("*.npz*.part"),
+            *(self.folder / "checkpoints").glob("*.npz*.part"),
+            *(self.folder / "locks").glob("*.json*.part"),
+            *self.folder.glob("results.nc*.part"),
         ]:
             leftover.unlink(missing_ok=True)
 

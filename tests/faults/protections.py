@@ -46,9 +46,17 @@ PROTECTIONS = (
         1,
         "a file is written beside, then renamed",
         "files.py",
-        '    part = path.with_name(path.name + ".part")\n',
+        '    part = path.with_name(f"{path.name}.{token_hex(8)}.part")\n',
         "    part = path\n",
         "test_files.py",
+    ),
+    Protection(
+        1,
+        "each writer of a file has a name of its own beside it",
+        "files.py",
+        '    part = path.with_name(f"{path.name}.{token_hex(8)}.part")\n',
+        '    part = path.with_name(f"{path.name}.part")\n',
+        "test_files.py::test_two_writers_of_one_file",
     ),
     Protection(
         1,
