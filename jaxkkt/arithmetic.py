@@ -1,4 +1,4 @@
-"""Division and norms that neither overflow nor divide by zero."""
+"""Division and norms that neither overflow nor divide by zero; roots of sizes."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -7,6 +7,12 @@ from jaxtyping import Array
 def ratio(a: Array, b: Array) -> Array:
     """a / b, and 0 where b is 0."""
     return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
+
+
+def root(size: int | Array, of: Array) -> Array:
+    """sqrt(size) in the precision of an array: traced whole numbers have 32 bits, and so their
+    roots would."""
+    return jnp.sqrt(jnp.asarray(size, of.dtype))
 
 
 def scale(a: Array) -> Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.arithmetic import scale
+from jaxkkt.arithmetic import ratio, root, scale
 from jaxkkt.keys import unrolled
 from jaxkkt.networks import (
     PRECISION,
@@ -44,7 +44,7 @@ def sphere(
     """
     x, y = _draw(key, samples, dim, shape)
     norm = _norms(x)[:, None]
-    return Dataset(x * jnp.where(norm > 0, jnp.sqrt(dim) / jnp.where(norm > 0, norm, 1), 0), y)
+    return Dataset(x * ratio(root(dim, x), norm), y)
 
 
 def unit_sphere(
@@ -52,7 +52,7 @@ def unit_sphere(
 ) -> Dataset:
     """`sphere` with |x| = 1: the inputs that the theorems of Wang et al. (2022) ask for."""
     x, y = sphere(key, samples, dim, shape)
-    return Dataset(x / jnp.sqrt(dim), y)
+    return Dataset(x / root(dim, x), y)
 
 
 def gaussian(
@@ -63,7 +63,7 @@ def gaussian(
     Vardi et al. (2022), Section 6, the second data distribution.
     """
     x, y = _draw(key, samples, dim, shape)
-    return Dataset(x / jnp.sqrt(dim), y)
+    return Dataset(x / root(dim, x), y)
 
 
 def pad(data: Dataset, samples: int, dim: int) -> Dataset:

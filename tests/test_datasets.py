@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -222,3 +224,11 @@ def test_half_distances_scale_with_the_points(unit):
     np.testing.assert_allclose(found, unit * np.asarray(expected), rtol=1e-4)
     none = half_distances(unit * x, np.ones(7, "f"), unit * others, np.ones(9, "f"))
     assert np.isposinf(none).all()
+
+
+@pytest.mark.parametrize("draw", [datasets.sphere, datasets.unit_sphere, datasets.gaussian])
+def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_data(draw, float64):
+    """Their roots were rounded to 32 bits, as traced whole numbers are."""
+    key, sizes = jax.random.key(0), (6, 7)
+    traced = jax.jit(partial(draw, shape=sizes))(key, *jnp.array(sizes, jnp.int32))
+    np.testing.assert_allclose(traced.x, draw(key, *sizes).x, rtol=1e-15)

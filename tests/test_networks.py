@@ -235,3 +235,13 @@ def test_bad_sizes_are_refused(initialization):
 def test_lazy_networks_may_have_biases():
     start = compiled(functools.partial(networks.lazy, biases=True))(jax.random.key(0), 5, 3)
     assert np.all(start.b != 0)
+
+
+@pytest.mark.parametrize("draw", [networks.torch_linear, networks.gaussian, networks.lazy])
+def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_network(draw, float64):
+    """Their roots were rounded to 32 bits, as traced whole numbers are."""
+    key, sizes = jax.random.key(0), (6, 7)
+    traced = jax.jit(functools.partial(draw, shape=sizes))(key, *jnp.array(sizes, jnp.int32))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-15), traced, draw(key, *sizes)
+    )

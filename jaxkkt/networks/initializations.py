@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxkkt.arithmetic import root
 from jaxkkt.keys import unrolled
 from jaxkkt.networks.depth2 import Params
 
@@ -62,8 +63,8 @@ def lazy(
     """
     drawn = _draw(jax.random.normal, key, width, dim, 1.0, shape)
     # `_draw` divides by the square roots of the fan-in, the scale that v keeps.
-    size = jnp.asarray(scale * jnp.sqrt(dim), drawn.w.dtype)
-    top = jnp.sign(drawn.v) / jnp.sqrt(jnp.asarray(width, drawn.v.dtype))
+    size = jnp.asarray(scale * root(dim, drawn.w), drawn.w.dtype)
+    top = jnp.sign(drawn.v) / root(width, drawn.v)
     return Params(drawn.w * size, drawn.b * (size if biases else 0), top)
 
 
@@ -105,7 +106,7 @@ def _draw(
     # The draws of b and v come first: those of w then do not move when d grows.
     b, v, w = rows[:, 0], rows[:, 1], rows[:, 2:]
     return Params(
-        w=jnp.where(live[:, None] & columns[None], w, 0) * (scale / jnp.sqrt(dim)),
-        b=jnp.where(live, b, 0) * (scale / jnp.sqrt(dim)),
-        v=jnp.where(live, v, 0) * (scale / jnp.sqrt(width)),
+        w=jnp.where(live[:, None] & columns[None], w, 0) * (scale / root(dim, w)),
+        b=jnp.where(live, b, 0) * (scale / root(dim, w)),
+        v=jnp.where(live, v, 0) * (scale / root(width, v)),
     )
