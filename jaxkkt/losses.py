@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxkkt.arithmetic import ratio
 from jaxkkt.requirements import as_margins, as_mask
 
 Margins = Float[Array, " m"]
@@ -54,15 +53,17 @@ def log_loss(
 
     Samples whose `mask` is False take no part: they add nothing to L and have p_i = 0.
     For the exponential loss p is softmax(-q). Accurate in float32 for margins from -1e3 to 1e6.
-    Of no samples log L is -inf (NaN for the mean), and the weights are 0.
+    Of no samples the weights are NaN.
     Raises ValueError for margins that are not those of one network, or that JAX would round, for a
-    mask that is not one truth value a sample, and for another reduction.
+    mask that is not one truth value a sample, or chooses none, and for another reduction.
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
     margins = as_margins(margins)
     if mask is not None:
         mask = as_mask("mask", mask, margins.shape[0])
+        if not isinstance(mask, jax.core.Tracer) and not np.any(mask):
+            raise ValueError("mask must choose a sample, but all of it is False")
     log_values, slopes = loss(margins)
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)
@@ -72,7 +73,7 @@ def log_loss(
     shares = jnp.exp(log_values - largest)
     scale = jnp.sum(shares)
     total = largest + jnp.log(scale)
-    weights = ratio(shares, scale) * slopes
+    weights = shares / scale * slopes
     if reduction == "mean":
         count = margins.shape[0] if mask is None else jnp.sum(mask)
         total = total - jnp.log(count).astype(total.dtype)
