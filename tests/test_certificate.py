@@ -305,6 +305,9 @@ def test_eager_statuses(trained):
     broken = certificate(good._replace(b=good.b.at[0].set(jnp.nan)), *data)
     assert broken.status == CertificateStatus.NON_FINITE
     assert jnp.isnan(broken.clarke.residual)
+    # The biases of a flow without biases that diverged say nothing against `trained`.
+    lost = Params(*(jnp.nan * leaf for leaf in good))
+    assert certificate(lost, *data, trained=("w", "v")).status == CertificateStatus.NON_FINITE
 
 
 def test_every_status_has_a_sentence():

@@ -166,6 +166,13 @@ def test_the_lanes_come_from_the_memory(monkeypatch):
     assert found[1] > 4 * found[0]
 
 
+def test_under_64_bits_a_slot_takes_twice_as_much():
+    runs = jk.grid(d=100, samples=50, width=200)
+    single = plan(runs, jax.devices())[0].slot_bytes
+    with jax.enable_x64(True):
+        assert plan(runs, jax.devices())[0].slot_bytes == 2 * single
+
+
 @pytest.mark.parametrize("d", [100, 20_000, 100_000, 10_000_000])
 def test_networks_of_many_dimensions_are_few_at_a_time_however_small_their_steps(d):
     """A single run at d = 100,000 took 18 GB, at 40 MB a network: 32 lanes, most of them idle."""

@@ -29,7 +29,7 @@ class Bucket:
     `side_by_side` on an accelerator; on a CPU another takes the lane of one that ends. Drawn and
     measured are as many as a `turn` takes, at shapes that may be larger, which buckets of few runs
     share: `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
-    `slot_bytes`, in float32.
+    `slot_bytes`.
     Where it `resumes` a run may go on from where it paused to be measured, or another ended. Where
     a measurement asks for them, networks are taken out with their `starts`.
     """

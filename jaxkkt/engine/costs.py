@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import jax
+
 from jaxkkt.representations import Representation, samples_at_once, step_flops
 
 # A step's elementwise passes over its (m, k) arrays cost about as much as this many operations
@@ -23,15 +25,16 @@ def work(representation: Representation, m: Any, d: Any, k: Any) -> Any:
 def slot_bytes(
     representation: Representation, m: int, batch: int, k: int, d: int, ball: bool
 ) -> int:
-    """Memory of a slot, in float32."""
+    """Memory of a slot, in the precision that JAX computes in."""
     # Gram: coefficients and preactivations with a gradient and a trace each, hidden outputs, and
     # the Gram matrix. Otherwise: weights, gradient and trace, in a ball the initial weights too,
     # and of a batch preactivations, hidden outputs and a gradient. Always the start, too.
+    number = jax.dtypes.canonicalize_dtype(float).itemsize
     start = k * d + m * d
     if representation == "gram":
-        return 4 * (7 * m * k + m * m + start)
+        return number * (7 * m * k + m * m + start)
     r = min(m, d) if representation == "span" else d
-    return 4 * ((3 + ball) * k * r + 3 * samples_at_once(batch, k) * k + m * r + start)
+    return number * ((3 + ball) * k * r + 3 * samples_at_once(batch, k) * k + m * r + start)
 
 
 def lane_bytes(device: Any) -> int:

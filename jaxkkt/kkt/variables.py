@@ -53,11 +53,12 @@ def chosen(params: Params, trained: tuple[str, ...] | None) -> tuple[str, ...] |
 def fit(params: Params, trained: tuple[str, ...] | None) -> Bool[Array, ""]:
     """Whether the biases are what `trained` says; without it, whether they show that they moved.
 
-    Where all of w is 0, zero biases tell nothing and are accepted.
+    Where all of w is 0, zero biases tell nothing and are accepted, and so are biases that are NaN,
+    of which callers tell something else.
     """
     if trained is None:
         return jnp.any(params.b != 0) | jnp.all(params.w == 0)
-    return jnp.array(True) if "b" in trained else jnp.all(params.b == 0)
+    return jnp.array(True) if "b" in trained else jnp.all((params.b == 0) | jnp.isnan(params.b))
 
 
 def biased(trained: tuple[str, ...] | None) -> bool:
