@@ -25,9 +25,9 @@ def mean_band(
     """Mean over the seeds as a line and one standard deviation to each side as a band.
 
     Where `results` has dimensions of several values beside `along` and seed, select one of each
-    first. Runs that failed are left out of both (see `engine.summarize`). Where `along` holds
-    strings they are the ticks of the axis, in the order of `results`. An axis without a label gets
-    the table's description of what it shows.
+    first. Runs that failed are left out of both (see `engine.summarize`), and where all of them did
+    the line has a gap. Where `along` holds strings they are the ticks of the axis, in the order of
+    `results`. An axis without a label gets the table's description of what it shows.
     """
     axes = {along, "seed"}
     alone = [dim for dim, size in results.sizes.items() if size == 1 and dim not in axes]
@@ -38,7 +38,7 @@ def mean_band(
             f"{variable} still has the dimensions {sorted(extra)}: select one value of each first"
         )
     summary = summarize(results, variable)
-    shown = summary.used.values > 0
+    shown = (summary.used + summary.excluded).values > 0  # NaN where none counts
     places = np.asarray(results[along].values)
     if np.issubdtype(places.dtype, np.number):
         x = places.astype(float)[shown]

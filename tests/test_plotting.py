@@ -32,11 +32,21 @@ def table():
 def test_mean_and_band_leave_out_failed_runs(ax):
     jk.plotting.mean_band(ax, table().sel(alpha=0.5, width=3), "c")
     (line,) = ax.lines
-    np.testing.assert_allclose(line.get_xydata(), [[4, 3], [8, 5]])
+    np.testing.assert_allclose(line.get_xydata(), [[4, 3], [8, 5], [9, np.nan]])
     corners = ax.collections[0].get_paths()[0].vertices
     std = np.std([0, 1, 2])
     assert corners[:, 1].min() == pytest.approx(3 - std)
     assert corners[:, 1].max() == pytest.approx(5 + std)
+
+
+def test_no_line_leads_over_runs_that_all_failed(ax):
+    some = table().sel(alpha=0.5, width=3)
+    some["status"] = some.status.where(some.d == 9, 1).where(some.d != 8, int(jk.Status.STEP_CAP))
+    jk.plotting.mean_band(ax, some, "c")
+    assert np.isnan(ax.lines[0].get_ydata()).tolist() == [False, True, True]
+    some["status"] = some.status.where(some.d != 8, results.NOT_RUN)
+    jk.plotting.mean_band(ax, some, "c")
+    assert ax.lines[1].get_xdata().tolist() == [4, 9]
 
 
 def test_one_line_a_value_with_its_name(ax):
@@ -74,7 +84,7 @@ def test_means_along_names(ax, dtype):
     ax.figure.canvas.draw()
     assert [t.get_text() for t in ax.get_xticklabels()] == ["sgd", "adam"]
     few, both = ax.lines
-    np.testing.assert_allclose(few.get_xydata(), [[1, 5]])
+    np.testing.assert_allclose(few.get_xydata(), [[0, np.nan], [1, 5]])
     np.testing.assert_allclose(both.get_xydata(), [[0, 5], [1, 9]])
     corners = ax.collections[1].get_paths()[0].vertices
     assert (corners[:, 0].min(), corners[:, 0].max()) == (0, 1)

@@ -56,7 +56,8 @@ class Stationarity(NamedTuple):
     slopes (m, k): the sigma'_ij in [0, 1] that go with them.
     residual: |theta - sum_i lambda_i y_i g_i| / |theta|; not squared.
     gap: by how much residual^2 could be smaller for other multipliers and slopes, at most.
-    slackness: sum_i lambda_i (q_i - 1) / sum_i lambda_i, margins at min margin 1.
+    slackness: sum_i lambda_i (q_i - 1) / sum_i lambda_i, margins at min margin 1. Where several
+        multipliers are nearest, as of many samples of few dimensions, others may have less.
     epsilon, delta: the rescaled network is an (epsilon, delta)-KKT point in the sense of Lyu and Li
         (2020), Definition C.4, and Dutta et al. (2013): epsilon = |theta - sum_i lambda_i y_i g_i|,
         delta = max_i lambda_i (q_i - 1).
