@@ -12,6 +12,7 @@ from jaxkkt import datasets, networks, optimizers, single
 from jaxkkt.datasets import Dataset
 from jaxkkt.kkt import limit
 from jaxkkt.kkt.limit import LimitStatus, follow_flow
+from jaxkkt.kkt.soft_multipliers import soft_multipliers
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol
 from jaxkkt.training import Status
@@ -286,7 +287,7 @@ def test_soft_multipliers_solve_their_equation(guess):
     r = rng.standard_normal(7) + 1
     real = np.arange(7) < 6
     h = np.where(real[:, None] & real, a @ a.T, 0)
-    solve = jax.jit(limit._soft_multipliers)
+    solve = jax.jit(soft_multipliers)
     for width in (1.0, 1e-2, 1e-4):
         x = np.asarray(solve(h, r, np.array(width), real, np.full(7, guess)))
         assert x[6] == 0
@@ -301,7 +302,7 @@ def test_soft_multipliers_solve_their_equation(guess):
 
 @pytest.mark.usefixtures("float64")
 def test_of_margins_above_1_the_soft_multipliers_are_0():
-    solve = jax.jit(limit._soft_multipliers)
+    solve = jax.jit(soft_multipliers)
     above, real, width = np.full(3, -1.0), np.ones(3, bool), np.array(0.1)
     np.testing.assert_array_equal(solve(np.eye(3), above, width, real, np.ones(3)), 0)
     assert np.isnan(solve(np.eye(3), above * np.nan, width, real, np.ones(3))).all()
