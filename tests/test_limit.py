@@ -338,11 +338,17 @@ def test_many_samples_of_few_dimensions(step):
 
 
 def test_steps_too_long_to_follow_are_told():
-    params, data = trained(start=-3.0, m=20, d=2, k=30)
+    """A step that misses the margins by far was rescaled by a bound: log s was off by 1.4."""
+    params, data = trained(start=-3.0, m=24, d=3, k=60)
     start = float(jax.nn.logsumexp(-margins(params, *data)))
-    follow = partial(follow_flow, params, *data, start, (5.0 * start,))
-    assert follow(0.1).status.tolist() == [LimitStatus.NON_FINITE]
-    assert follow(1e-3).status.tolist() == [LimitStatus.FOLLOWED]
+    ends = {}
+    for step in (0.6, 0.3, 0.05):
+        trace = follow_flow(params, *data, start, (1e3 * start,), step)
+        ends[step] = int(trace.status[0])
+        if ends[step] == LimitStatus.FOLLOWED:
+            assert abs(trace.log_s[0] - np.log(-1e3 * start)) < 0.3
+    assert LimitStatus.NON_FINITE in ends.values()
+    assert ends[0.05] == LimitStatus.FOLLOWED
 
 
 def test_short_steps_have_the_multipliers_of_long_ones():
