@@ -337,18 +337,20 @@ def test_many_samples_of_few_dimensions(step):
     assert trace.status.tolist() == [LimitStatus.FOLLOWED]
 
 
-def test_steps_too_long_to_follow_are_told():
-    """A step that misses the margins by far was rescaled by a bound: log s was off by 1.4."""
+def test_steps_too_long_to_follow_are_told(monkeypatch):
+    """Margins that a step misses by far were rescaled by a bound, and log s was off by 1.4."""
     params, data = trained(start=-3.0, m=24, d=3, k=60)
     start = float(jax.nn.logsumexp(-margins(params, *data)))
-    ends = {}
-    for step in (0.6, 0.3, 0.05):
-        trace = follow_flow(params, *data, start, (1e3 * start,), step)
-        ends[step] = int(trace.status[0])
-        if ends[step] == LimitStatus.FOLLOWED:
-            assert abs(trace.log_s[0] - np.log(-1e3 * start)) < 0.3
-    assert LimitStatus.NON_FINITE in ends.values()
-    assert ends[0.05] == LimitStatus.FOLLOWED
+    follow = partial(follow_flow, params, *data, start, (1e3 * start,))
+    assert follow(0.05).status.tolist() == [LimitStatus.FOLLOWED]
+    trace = follow(0.6)
+    off = abs(trace.log_s[0] - np.log(-1e3 * start))
+    assert trace.status.tolist() == [LimitStatus.NON_FINITE] or off < 0.3
+    # Which steps are too long hangs on rounding: of this bound all are.
+    monkeypatch.setattr(limit, "LEAST_LEVEL", 1.5)
+    limit._follow.clear_cache()
+    assert follow(0.05).status.tolist() == [LimitStatus.NON_FINITE]
+    limit._follow.clear_cache()
 
 
 def test_short_steps_have_the_multipliers_of_long_ones():
