@@ -27,7 +27,7 @@ from jaxkkt.networks import Params
 from jaxkkt.runs.columns import Orders, distinct, in_order, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
-from jaxkkt.store.lock import WHOLE, only_writer
+from jaxkkt.store.lock import WHOLE
 from jaxkkt.store.store import plain
 
 log = logging.getLogger("jaxkkt")
@@ -203,7 +203,7 @@ class Stored:
         try:
             if path.exists() and path.read_bytes() == content:
                 return
-            with only_writer(self._store.folder):
+            with self._store.alone():
                 write_whole(path, content)
         except OSError as error:
             log.warning("%s is not of these runs, and stays so: %s", path, error)

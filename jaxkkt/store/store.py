@@ -116,14 +116,20 @@ class Store:
         self._refuse_old()
         with named(self.folder):
             (self.folder / "segments").mkdir(parents=True, exist_ok=True)
-        with only_writer(self.folder, part):
-            if part == WHOLE:
-                self._tidy()
+        with self.alone(part):
             writer = Writer(self.folder / "segments", {"settings": plain(settings), **about})
             try:
                 yield writer
             finally:
                 writer.close()
+
+    @contextmanager
+    def alone(self, part: str = WHOLE) -> Iterator[None]:
+        """`only_writer` of the store, or of a part, without files that were cut short before."""
+        with only_writer(self.folder, part):
+            if part == WHOLE:
+                self._tidy()
+            yield
 
     def save_network(self, name: str, network: str, params: Params) -> None:
         """Keeps the network of a row, by the row's name and the network's hash."""
