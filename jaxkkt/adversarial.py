@@ -17,7 +17,7 @@ from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Count, Number, described
 from jaxkkt.training import Pause, Status
 
@@ -68,8 +68,8 @@ class AdversarialProtocol(Training):
         )
         for name in ("epochs", "patience", "attack_steps", "batch_size"):
             count = getattr(self, name)
-            if not isinstance(count, jax.core.Tracer) and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
+            if not isinstance(count, jax.core.Tracer):
+                require_whole(name, count, 1)
 
     @property
     def guessed_steps(self) -> int:

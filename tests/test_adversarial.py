@@ -137,6 +137,7 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size must be an integer, got 2.5"),
         ({"batch_size": 25}, "batch_size must be from 1 to the 24 samples, got 25"),
     ],
 )

@@ -123,6 +123,15 @@ def test_shares_of_a_broken_network_are_unknown(lazy):
     assert 0 < whole["step_needed_share"] < 1
 
 
+def test_how_far_neurons_moved_where_v_is_trained_too(lazy):
+    """Distances were divided by the trained |v|, which is 1/sqrt(k) only where v stays."""
+    params, x = lazy
+    y = jax.device_put(np.where(np.arange(20) % 3 == 0, 1.0, -1.0))
+    moved = params._replace(w=params.w.at[1, 0].add(0.5), v=3 * params.v)
+    found = StepFlips().measure(moved, Dataset(x, y), params)
+    assert found["furthest"] == pytest.approx(0.5 * params.v.size**0.5)
+
+
 def test_misclassified_points_need_no_step(lazy):
     params, x = lazy
     found = gradient_steps(params, x)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import lazy, perturbations
-from jaxkkt.arithmetic import lengths
+from jaxkkt.arithmetic import lengths, root
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
@@ -57,7 +57,7 @@ class StepFlips(Measurement):
             "step_relative_size": mean(size / jnp.where(norm > 0, norm, 1)),
             "step_needed_share": jnp.where(broken, jnp.nan, jnp.sum(needing) / count),
             "step_flipped_share": jnp.where(broken, jnp.nan, jnp.sum(flipped) / jnp.sum(needing)),
-            "furthest": jnp.max(jnp.where(params.v != 0, moved / jnp.abs(params.v), 0)),
+            "furthest": jnp.max(moved) * root(jnp.sum(start.v != 0), moved),
         }
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
