@@ -391,8 +391,26 @@ class TestCombinations:
             mine = table.log_loss.sel(optimizer=rule.split()[0]).isel(place)
             np.testing.assert_array_equal(rules.log_loss.sel(rule=rule), mine)
 
+    def test_names_are_of_one_combination_each(self):
+        """rmsprop of two settings was 0.9 twice, and a mean over that name one of both."""
+        table = xr.Dataset(
+            {"status": (("decay", "momentum"), [[0, 1], [1, 1]])},
+            {"decay": [0.9, np.nan], "momentum": [0.9, np.nan]},
+        )
+        table["status"] = table.status.where(table.status == 1, results.NOT_RUN)
+        rules = jk.combinations(table, ["decay", "momentum"], "rule")
+        assert rules.rule.values.tolist() == ["decay=0.9", "momentum=0.9", "-"]
+        several = table.sel(decay=[0.9, np.nan]).assign_coords(decay=[0.9, 0.9 + 1e-15])
+        rules = jk.combinations(several.isel(momentum=1), "decay", "rule")
+        assert rules.rule.values.tolist() == ["decay=0.9", "decay=0.900000000000001"]
+        # What `where` leaves out was not run.
+        rules = jk.combinations(table.where(table.decay == 0.9), "decay", "rule")
+        assert rules.rule.values.tolist() == ["0.9"]
+
     def test_refuses(self):
         table = self.table(max_steps=1)
+        with pytest.raises(ValueError, match="give the dimensions that are to be one, got none"):
+            jk.combinations(table, [], "rule")
         with pytest.raises(ValueError, match="the table has no dimension 'learning_rate', but d, "):
             jk.combinations(table, ["optimizer", "learning_rate"], "rule")
         with pytest.raises(ValueError, match="the table has 'status' already"):

@@ -21,6 +21,7 @@ from cases import note_trained, rows_in, sweep
 import jaxkkt as jk
 from jaxkkt.engine import remeasuring, slots, stored, streams
 from jaxkkt.engine.hashes import as_text, hash_words
+from jaxkkt.specs.base import described
 from jaxkkt.store import Busy, Store, Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
@@ -515,21 +516,21 @@ class TestReading:
         """They were a dimension, and so were fields that two of them share, or that moved."""
 
         class Double(jk.Measurement):
-            size: jk.Number = 2.0
+            size: jk.Number = described("of Double", default=2.0)
 
             def measure(self, params):
                 return {"double": self.size * abs(params.v).max()}
 
         class Triple(jk.Measurement):
-            size: jk.Number = 3.0
+            size: jk.Number = described("of Triple", default=3.0)
 
             def measure(self, params):
                 return {"triple": self.size * abs(params.v).max()}
 
-        mine = [jk.Flips, Double, Triple]
+        mine, others = [jk.Flips, Double, Triple], [jk.Flips, Triple, Double]
         axes = {**SIZES, "max_steps": 2}
         sweep(jk.grid(**axes, seed=range(2), measure=mine), store=tmp_path)
-        more = jk.grid(**axes, seed=range(3), measure=mine[::-1])
+        more = jk.grid(**axes, seed=range(3), measure=others)
         extended = sweep(more, store=tmp_path)
         read = jk.read_store(tmp_path)
         assert (
@@ -538,16 +539,18 @@ class TestReading:
             == {"d": 1, "samples": 1, "width": 1, "seed": 3}
         )
         assert (extended.measure, read.measure) == (
-            "triple, double, flips",
+            "flips, triple, double",
             "flips, double, triple",
         )
         for table in (read, sweep(jk.grid(**axes, seed=0, measure=mine) + more[2:])):
             assert dict(table.sizes).keys() == {"d", "samples", "width", "seed"}
-            assert (table.slack, table.measure1_size, table.measure2_size) == (1.1, 2, 3)
+            sizes = table.measure1_size, table.measure2_size
+            assert (table.slack, *sizes) == (1.1, 2, 3)
+            assert [size.attrs["long_name"] for size in sizes] == ["of Double", "of Triple"]
         assert jk.read_rows(tmp_path).measure.nunique() == 1
         np.testing.assert_array_equal(read.triple, extended.triple)
         with pytest.raises(ValueError, match="and none of these") as refused:
-            sweep(jk.grid(**axes, seed=9, measure=mine[::-1]), store=tmp_path)
+            sweep(jk.grid(**axes, seed=9, measure=others), store=tmp_path)
         assert "measure:" not in str(refused.value)
 
     def test_runs_that_columns_do_not_tell_apart_are_all_there(self, tmp_path):

@@ -203,7 +203,8 @@ def _by_row(records: Sequence[Record], orders: Orders) -> list[list[Record]]:
 
 
 def _columns(record: Record, orders: Orders) -> Mapping[str, Any]:
-    return in_order(record.segment.definitions[record.value["spec"]]["columns"], orders)
+    columns = record.segment.definitions[record.value["spec"]]["columns"]
+    return in_order(columns, columns, orders)
 
 
 def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
@@ -212,8 +213,9 @@ def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
     columns, columns_about = dict[str, Any](), dict[str, Any]()
     for record in records:
         known = record.segment.definitions
+        spec = known[record.value["spec"]]
         columns |= _columns(record, orders)
-        columns_about |= known.get(known[record.value["spec"]]["about"], {})
+        columns_about |= in_order(known.get(spec["about"], {}), spec["columns"], orders)
         for hashed in record.value["measured"]:
             one = known.get(hashed, {})
             variables |= one.get("variables", {})

@@ -1,6 +1,7 @@
 """Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
@@ -306,24 +307,33 @@ def as_bytes(dataset: xr.Dataset) -> bytes:
     return content.getvalue()
 
 
-def combinations(dataset: xr.Dataset, over: Sequence[str], name: str) -> xr.Dataset:
+def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> xr.Dataset:
     """Several dimensions as one, `name`, of those combinations that were run.
 
     A learning rate is a dimension of its own, at which the flow, which has none, is NaN: to select
     a rate would drop it. `combinations(table, ["optimizer", "learning_rate"], "rule")` has both on
     one dimension, "flow", "sgd 0.01" and "sgd 0.1", in the order of the table: a combination is
-    called by its values, but for those that its runs do not have. The values themselves are
-    coordinates along it. Raises ValueError for what is no dimension of the table, and for a name
-    that it has already.
+    called by its values, but for those that its runs do not have, and by "momentum=0.9" where two
+    would be called 0.9. The values themselves are coordinates along it. Raises ValueError for what
+    is no dimension of the runs, and for a name that the table has already.
     """
-    _require_dimensions(dataset, over)
+    along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
+    if not along:
+        raise ValueError("give the dimensions that are to be one, got none")
+    _require_dimensions(dataset, along)
     if name in dataset.variables:
         raise ValueError(f"the table has {name!r} already: call the new dimension something else")
-    flat = dataset.stack({name: list(over)}).reset_index(name)
-    others = [dim for dim in flat.status.dims if dim != name]
-    flat = flat.isel({name: (flat.status != NOT_RUN).any(others).values})
-    values = zip(*(flat[one].values.tolist() for one in over), strict=True)
-    told = [" ".join(map(_told, (v for v in some if v == v and v != "-"))) for some in values]
+    flat = dataset.stack({name: along}).reset_index(name)
+    ran = flat.status.notnull() & (flat.status != NOT_RUN)
+    flat = flat.isel({name: ran.any([dim for dim in ran.dims if dim != name]).values})
+    values = [
+        {one: v for one, v in zip(along, some, strict=True) if v == v and v != "-"}
+        for some in zip(*(flat[one].values.tolist() for one in along), strict=True)
+    ]
+    short = [" ".join(map(_told, mine.values())) for mine in values]
+    often = Counter(short)
+    long = [" ".join(f"{one}={v}" for one, v in mine.items()) for mine in values]
+    told = [(b if often[a] > 1 else a) or "-" for a, b in zip(short, long, strict=True)]
     return flat.assign_coords({name: told})
 
 
@@ -333,9 +343,10 @@ def _told(value: Any) -> str:
 
 def _require_dimensions(dataset: xr.Dataset, names: Sequence[str]) -> None:
     for one in names:
-        if one not in dataset.dims:
+        if one not in dataset.status.dims:
+            there = ", ".join(map(str, dataset.status.dims))
             raise ValueError(
-                f"the table has no dimension {one!r}, but {', '.join(map(str, dataset.dims))}: "
+                f"the table has no dimension {one!r}, but {there}: "
                 "where runs are no grid, group them by a coordinate first (dataset.groupby)"
             )
 
@@ -358,7 +369,8 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     came to the edge of its ball, or adversarial training came to its end), and its value is finite;
     the others are counted as excluded. So are values of which the measurement says that they may
     be wrong: residuals and slackness where `certificate_status` is not 0. Variables that are 0
-    where a value counts are named by its attribute `ancillary_variables`.
+    where a value counts are named by its attribute `ancillary_variables`; of a table without them
+    all values count.
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")

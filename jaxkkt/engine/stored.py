@@ -226,7 +226,7 @@ class Stored:
         mine = [record for record in records if has_spec(record)]
         specs = {r.value["spec"]: r.segment.definitions[r.value["spec"]]["columns"] for r in mine}
         orders = Orders()
-        there = _by_column([in_order(specs[spec], orders) for spec in sorted(specs)])
+        there = _by_column([in_order(specs[s], specs[s], orders) for s in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
         now = values_of(runs, orders)
         differing = differences(there, {name: some for name, some in now.items() if name in there})

@@ -66,18 +66,21 @@ def part_of(place: int) -> str:
     return f"{MEASURE}{place}" if place else MEASURE
 
 
-def in_order(columns: Mapping[str, Any], orders: Orders) -> Mapping[str, Any]:
-    """The columns of a run as if its measurements had been named in the order of the first run that
-    has the same: it is the set of them that says what was measured."""
+def in_order(
+    told: Mapping[str, Any], columns: Mapping[str, Any], orders: Orders
+) -> Mapping[str, Any]:
+    """What is told by column, under the names that a run's columns have as if its measurements had
+    been named in the order of the first run that has the same: it is the set of them that says what
+    was measured."""
     labels = columns.get(MEASURE, "").split(", ")
     first, parts = _placed(labels, orders)
     if first == labels:
-        return columns
+        return told
     found: dict[str, Any] = {}
-    for name, value in columns.items():
+    for name, value in told.items():
         part, _, field = name.partition("_")
         found[f"{parts[part]}_{field}" if field and part in parts else name] = value
-    return found | {MEASURE: ", ".join(first)}
+    return found | ({MEASURE: ", ".join(first)} if told is columns else {})
 
 
 def _placed(labels: list[str], orders: Orders) -> tuple[list[str], dict[str, str]]:
