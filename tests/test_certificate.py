@@ -212,7 +212,7 @@ def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
     np.testing.assert_array_equal(got[6:], 0)
 
 
-@pytest.mark.parametrize("seed", [2, 29])
+@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.slow), 29])
 def test_multipliers_of_networks_that_misclassify(seed):
     """The margins add up to less than 0, and the least squares have an answer all the same."""
     rng = np.random.default_rng(seed)

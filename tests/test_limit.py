@@ -309,7 +309,10 @@ def test_of_margins_above_1_the_soft_multipliers_are_0():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("sizes", [(6, 20, 40), (16, 4, 24), (20, 5, 40)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(16, 4, 24), *(pytest.param(s, marks=pytest.mark.slow) for s in [(6, 20, 40), (20, 5, 40)])],
+)
 def test_multipliers_of_a_short_step_are_those_of_the_flow(sizes):
     """2 p_i / |sum_i p_i y_i g_i|^2 at theta_hat, with p = softmax(-margins).
 
@@ -329,7 +332,7 @@ def test_multipliers_of_a_short_step_are_those_of_the_flow(sizes):
     np.testing.assert_allclose(trace.multipliers[0], expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [2e-2, 1e-3])
+@pytest.mark.parametrize("step", [pytest.param(2e-2, marks=pytest.mark.slow), 1e-3])
 def test_many_samples_of_few_dimensions(step):
     params, data = trained(start=-3.0, m=24, d=3, k=60)
     start = float(jax.nn.logsumexp(-margins(params, *data)))
