@@ -5,8 +5,9 @@ from jaxkkt.engine.draws import draw, held_out
 from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
 from jaxkkt.engine.interrupts import Stopped, listening
 from jaxkkt.engine.programs import forget
-from jaxkkt.engine.results import NOT_RUN, Summary, combinations, summarize
+from jaxkkt.engine.results import NOT_RUN
 from jaxkkt.engine.stored import read_rows, read_store
+from jaxkkt.engine.summaries import Summary, combinations, summarize
 from jaxkkt.engine.workers import Workers, end_with_parent
 
 __all__ = [

@@ -1,12 +1,11 @@
-"""Rows as an `xarray.Dataset`, and the means that leave failed runs out and say how many."""
+"""Rows as an `xarray.Dataset`, and as a file."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5netcdf
 import numpy as np
@@ -19,7 +18,7 @@ from jaxkkt.engine.rows import ANCILLARY, Row
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.runs.columns import KINDS
-from jaxkkt.training import SUCCEEDED, Status
+from jaxkkt.training import Status
 
 NOT_RUN = -1
 # A table of all combinations of what varies may have so large a share that was not run.
@@ -305,109 +304,3 @@ def as_bytes(dataset: xr.Dataset) -> bytes:
     with h5netcdf.File(content, "w") as file:
         dataset[in_order].dump_to_store(H5NetCDFStore(file))
     return content.getvalue()
-
-
-def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> xr.Dataset:
-    """Several dimensions as one, `name`, of those combinations that were run.
-
-    A learning rate is a dimension of its own, at which the flow, which has none, is NaN: to select
-    a rate would drop it. `combinations(table, ["optimizer", "learning_rate"], "rule")` has both on
-    one dimension, "flow", "sgd 0.01" and "sgd 0.1", in the order of the table: a combination is
-    called by its values, but for those that its runs do not have, and by "momentum=0.9" where two
-    would be called 0.9. The values themselves are coordinates along it. Raises ValueError for what
-    is no dimension of the runs, and for a name that the table has already.
-    """
-    along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
-    if not along:
-        raise ValueError("give the dimensions that are to be one, got none")
-    _require_dimensions(dataset, along)
-    if name in dataset.variables:
-        raise ValueError(f"the table has {name!r} already: call the new dimension something else")
-    flat = dataset.stack({name: along}).reset_index(name)
-    ran = flat.status.notnull() & (flat.status != NOT_RUN)
-    flat = flat.isel({name: ran.any([dim for dim in ran.dims if dim != name]).values})
-    values = [
-        {one: v for one, v in zip(along, some, strict=True) if v == v and v != "-"}
-        for some in zip(*(flat[one].values.tolist() for one in along), strict=True)
-    ]
-    short = [" ".join(map(_told, mine.values())) for mine in values]
-    often = Counter(short)
-    long = [" ".join(f"{one}={v}" for one, v in mine.items()) for mine in values]
-    told = [(b if often[a] > 1 else a) or "-" for a, b in zip(short, long, strict=True)]
-    return flat.assign_coords({name: told})
-
-
-def _told(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def _require_dimensions(dataset: xr.Dataset, names: Sequence[str]) -> None:
-    for one in names:
-        if one not in dataset.status.dims:
-            there = ", ".join(map(str, dataset.status.dims))
-            raise ValueError(
-                f"the table has no dimension {one!r}, but {there}: "
-                "where runs are no grid, group them by a coordinate first (dataset.groupby)"
-            )
-
-
-class Summary(NamedTuple):
-    """Mean and standard deviation over the runs that count, and how many did and did not."""
-
-    mean: xr.DataArray
-    std: xr.DataArray
-    used: xr.DataArray
-    excluded: xr.DataArray
-
-
-def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed") -> Summary:
-    """Mean and standard deviation (population, ddof = 0) of a variable over one or more dimensions.
-
-    The standard error of the mean is `std / (used - 1) ** 0.5`.
-
-    A run counts if it ended as its protocol meant it to (`training.SUCCEEDED`: it converged, or
-    came to the edge of its ball, or adversarial training came to its end), and its value is finite;
-    the others are counted as excluded. So are values of which the measurement says that they may
-    be wrong: residuals and slackness where `certificate_status` is not 0. Variables that are 0
-    where a value counts are named by its attribute `ancillary_variables`; of a table without them
-    all values count.
-    """
-    if name not in dataset:
-        raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
-    along = [over] if isinstance(over, str) else list(over)
-    _require_dimensions(dataset, along)
-    values = dataset[name]
-    for told in values.attrs.get(ANCILLARY, "").split():
-        if told in dataset:
-            values = values.where(dataset[told] == 0)
-    # One function of arrays: xarray's own operations would join all coordinates at every step.
-    mean, std, used, excluded = xr.apply_ufunc(
-        _counted,
-        values,
-        dataset.status,
-        input_core_dims=[along, along],
-        output_core_dims=[[]] * 4,
-        keep_attrs=False,
-        kwargs={"axes": len(along)},
-    )
-    about = dataset[name].attrs
-    mean, std = (found.rename(name).assign_attrs(about) for found in (mean, std))
-    return Summary(mean, std, used.rename(None), excluded.rename(None))
-
-
-def _counted(values: np.ndarray, status: np.ndarray, axes: int) -> tuple[Any, ...]:
-    """What `summarize` returns, over so many of the last axes."""
-    values, status = _joined(values, axes), _joined(status, axes)
-    good = np.isin(status, SUCCEEDED) & np.isfinite(values)
-    used = good.sum(axis=-1)
-    excluded = (status != NOT_RUN).sum(axis=-1) - used
-    count = np.where(used > 0, used, np.nan)
-    mean = np.where(good, values, 0).sum(axis=-1) / count
-    apart = np.where(good, values - mean[..., None], 0)
-    return mean, np.sqrt((apart**2).sum(axis=-1) / count), used, excluded
-
-
-def _joined(array: np.ndarray, axes: int) -> np.ndarray:
-    """With so many of its last axes as one."""
-    kept = array.ndim - axes
-    return array.reshape(*array.shape[:kept], prod(array.shape[kept:]))

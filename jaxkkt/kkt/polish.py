@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
 from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
-from jaxkkt.kkt import interior_point, variables
+from jaxkkt.kkt import polish_steps, variables
 from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
@@ -149,11 +149,11 @@ def _polish(
 
     points = _points(x, trained)
     chosen = _chosen(params, x, y, points, working, trained)
-    problem = interior_point.problem_of(points, y, jnp.sign(params.v[chosen]))
+    problem = polish_steps.problem_of(points, y, jnp.sign(params.v[chosen]))
     tangent = problem.own & (networks.preactivations(params, x).T[chosen] > 0)
-    state = interior_point.start(problem, tangent)
+    state = polish_steps.start(problem, tangent)
     state = state._replace(done=~(feasible & finite & fit))
-    state = interior_point.solved(problem, state, max_steps)
+    state = polish_steps.solved(problem, state, max_steps)
     polished = _network(problem, state, params, x, y, chosen, trained)
     after = networks.squared_norm(polished)
     inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(polished, params, strict=True))
@@ -238,8 +238,8 @@ def _chosen(
 
 
 def _network(
-    problem: interior_point.Problem,
-    state: interior_point.State,
+    problem: polish_steps.Problem,
+    state: polish_steps.State,
     params: Params,
     x: Array,
     y: Array,
@@ -247,7 +247,7 @@ def _network(
     trained: tuple[str, ...] | None,
 ) -> Params:
     """The network of the directions and weights, at min margin 1; neurons with a slack are dead."""
-    coefficients, p = interior_point.directions(problem, state.point, state.tangent)
+    coefficients, p = polish_steps.directions(problem, state.point, state.tangent)
     squared = jnp.sum(p**2, axis=1)
     length = jnp.sqrt(squared)
     live = (state.weight > (1 - squared) / 2) & (length > 0.5)
