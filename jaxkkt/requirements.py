@@ -78,7 +78,8 @@ def require_held(name: str, numbers: object, dtype: Any) -> None:
         return
     values = np.ravel(np.asarray(numbers, float))
     with np.errstate(over="ignore"):
-        lost = values[np.isfinite(values) & np.isinf(values.astype(dtype))]
+        infinite = np.isinf(values.astype(dtype))
+    lost = values[infinite & np.isfinite(values)] if infinite.any() else values[:0]
     if lost.size:
         most, hint = float(np.finfo(dtype).max), ""
         if np.dtype(dtype) == np.float32:
@@ -138,20 +139,36 @@ def as_mask(name: str, mask: object, samples: int) -> Bool[Array, " m"]:
     return on_device(mask)
 
 
+def as_numbers(name: str, numbers: Any, dtype: Any) -> Array:
+    """Numbers of any precision in this one; ValueError as of `require_held`."""
+    require_held(name, numbers, dtype)
+    return _rounded(numbers, dtype)
+
+
 def one_or_each(name: str, number: Any, of: Array, what: str) -> Array:
     """One number for each `what`, in the shape (n,) and precision of an array.
 
     Raises ValueError unless it is one number for all, or one for each, and for a finite one that
     would be infinite in that precision.
     """
-    each = _rounded(number, of.dtype)
-    require_held(name, number, of.dtype)
+    each = as_numbers(name, number, of.dtype)
     if each.shape not in ((), of.shape):
         raise ValueError(
             f"{name} must be one number, or one for each {what}, shape {of.shape}, got shape "
             f"{each.shape}"
         )
     return jnp.broadcast_to(each, of.shape)
+
+
+def as_positive(name: str, number: Any, dtype: Any) -> Float[Array, ""]:
+    """One number in this precision; ValueError unless it is one, positive and finite there."""
+    require_positive(**{name: number})
+    if np.shape(number) != ():
+        raise ValueError(
+            f"{name} must be one number, got shape {np.shape(number)}: of several, map over them "
+            "by jax.vmap"
+        )
+    return as_numbers(name, number, dtype)
 
 
 def as_samples(dtype: Any = None, *, x: Any, y: Any) -> list[Array]:

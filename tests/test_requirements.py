@@ -13,7 +13,7 @@ from jaxkkt import datasets, kkt, lazy, mixtures, networks, perturbations
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.networks import Params
 from jaxkkt.requirements import as_arrays
-from jaxkkt.theory import constructions, frei
+from jaxkkt.theory import constructions, frei, vardi
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -335,11 +335,30 @@ class TestKinds:
             jk.data.Arrays([[0.0, -(10**40)], [0.0, 1.0]], [1, -1])
         with pytest.raises(ValueError, match=r"radius has 1e\+39, but float32 ends at"):
             perturbations.pgd(NETWORK, X, Y, 1e39, steps=1)
+        with pytest.raises(ValueError, match=r"radii has 1e\+39, but float32 ends at"):
+            perturbations.robust_accuracy(NETWORK, X, Y, [0.1, 1e39], steps=1)
         with pytest.raises(ValueError, match=r"margins must be an array, .* int too large"):
             jk.losses.log_loss([10**400, 1.0])
         largest = float(np.finfo(np.float32).max)
         held = as_arrays(x=[largest, -largest, np.inf])[0]
         np.testing.assert_array_equal(held, np.array([largest, -largest, np.inf], np.float32))
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("number", [1e39, -1.0, [1.0, 2.0]])
+    def test_a_number_is_one_that_is_positive_and_finite_in_its_precision(self, number):
+        """Infinite in 32 bits it gave sizes of NaN, bounds of 0, flips of none."""
+        calls = {
+            "bracket": partial(perturbations.flip_sizes_exact, NETWORK, X, Y, DIRECTION, CHOSEN),
+            "bracket of steps": partial(perturbations.gradient_steps, NETWORK, X),
+            "sigma": partial(frei.clusters, X, Y),
+            "d": partial(vardi.summary, X, Y),
+            "d of a network": partial(vardi.robust_network, X, Y, 0.1),
+            "d of a construction": partial(constructions.opposing_samples, X, Y, label=1),
+        }
+        for named, call in calls.items():
+            name = named.split()[0]
+            with pytest.raises(ValueError, match=rf"{name} (has 1e\+39|must be)"):
+                call(**{name: number})
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("chosen", [np.flatnonzero(CHOSEN), CHOSEN[:5], np.ones(6)])

@@ -21,7 +21,7 @@ from jaxkkt.networks import (
 )
 from jaxkkt.outcomes import Outcome
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
-from jaxkkt.requirements import as_arrays, require_labels, require_positive, require_rows
+from jaxkkt.requirements import as_arrays, as_positive, require_labels, require_rows
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
@@ -121,12 +121,11 @@ def gradient_steps(
     that JAX keeps.
     Wang et al. (2022), Section 5.1.
     """
-    require_positive(bracket=bracket)
     params = checked(params)
     (x,) = as_arrays(params.w.dtype, x=x)
     require_rows(x=x)
     check_parameters(params, x.shape[1])
-    return _blocks(params, x, jnp.asarray(bracket, x.dtype))
+    return _blocks(params, x, as_positive("bracket", bracket, x.dtype))
 
 
 @jax.jit

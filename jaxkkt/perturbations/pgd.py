@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
 from jaxkkt.requirements import (
+    as_numbers,
     one_or_each,
     require_counts,
     require_not_negative,
@@ -95,7 +96,7 @@ def robust_accuracy(
         share = jnp.mean(found.margins > 0, where=real, dtype=params.w.dtype)
         return jnp.where(broken, jnp.nan, share)
 
-    sizes = jnp.asarray(radii, params.w.dtype)
+    sizes = as_numbers("radii", radii, params.w.dtype)
     return jax.lax.map(at, sizes.ravel()).reshape(sizes.shape)
 
 

@@ -33,10 +33,10 @@ from jaxkkt.requirements import (
     as_arrays,
     as_margins,
     as_mask,
+    as_positive,
     as_samples,
     require_counts,
     require_points,
-    require_positive,
 )
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
@@ -351,5 +351,4 @@ def _inputs(
 def _bracket(x: Array, bracket: float | Array | None) -> Array:
     if bracket is None:
         return 4 * jnp.max(lengths(x))
-    require_positive(bracket=bracket)
-    return jnp.asarray(bracket, x.dtype)
+    return as_positive("bracket", bracket, x.dtype)

@@ -25,7 +25,7 @@ from jaxkkt.networks import (
 )
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
-from jaxkkt.requirements import as_arrays, as_samples, require_points, require_positive
+from jaxkkt.requirements import as_arrays, as_positive, as_samples, require_points
 
 Points = Float[Array | np.ndarray, "n d"] | Sequence
 Labels = Float[Array | np.ndarray, " n"] | Sequence
@@ -84,9 +84,7 @@ def opposing_samples(x: Points, y: Labels, label: int, d: Real | None = None) ->
 
 def _dimension(x: Array, d: Real | None) -> Float[Array, ""]:
     """d, or the number of coordinates where it is not given."""
-    d = x.shape[1] if d is None else d
-    require_positive(d=d)
-    return jnp.asarray(d, x.dtype)
+    return as_positive("d", x.shape[1] if d is None else d, x.dtype)
 
 
 # --- guarantees ---

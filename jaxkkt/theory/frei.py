@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_arrays, require_points, require_positive
+from jaxkkt.requirements import as_arrays, as_positive, require_points
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product
@@ -110,7 +110,6 @@ def clusters(
     unless both hold floating-point numbers of one precision that JAX keeps; lists of numbers may
     be whole.
     """
-    require_positive(sigma=sigma)
     means, labels = as_arrays(means=means, labels=labels)
     if means.ndim != 2 or labels.shape != means.shape[:1]:
         raise ValueError(
@@ -119,7 +118,8 @@ def clusters(
     if not isinstance(labels, jax.core.Tracer) and not np.isin(labels, (-1, 1)).all():
         raise ValueError("the labels of clusters must be -1 or 1")
     d = means.shape[1] if d is None else d
-    return Clusters(means, labels, jnp.asarray(sigma, means.dtype), jnp.asarray(d, means.dtype))
+    sigma, d = (as_positive(n, a, means.dtype) for n, a in (("sigma", sigma), ("d", d)))
+    return Clusters(means, labels, sigma, d)
 
 
 # --- probabilities ---

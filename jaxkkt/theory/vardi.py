@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_mask, as_samples, require_positive
+from jaxkkt.requirements import as_mask, as_positive, as_samples
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 
@@ -78,8 +78,8 @@ def summary(
     Points of R^d written in coordinates of a subspace (`jk.spans`) need their own d.
 
     Raises ValueError for labels other than -1 and 1, arrays that do not fit, a choice that is not
-    one truth value a sample, and samples of one label alone: there is no other class to be flipped
-    to.
+    one truth value a sample, a d that is not positive and finite, and samples of one label alone:
+    there is no other class to be flipped to.
     """
     x, y = as_samples(x=x, y=y)
     real = y != 0
@@ -91,7 +91,7 @@ def summary(
         raise ValueError(
             f"the theorems ask for samples of both labels, got {float(count):g} of one"
         )
-    d = jnp.asarray(x.shape[1] if d is None else d, x.dtype)
+    d = as_positive("d", x.shape[1] if d is None else d, x.dtype)
     away = jnp.abs(jnp.linalg.norm(x, axis=1) / jnp.sqrt(d) - 1)
     return Summary(
         chosen, count, d, largest_product(x, chosen), share, jnp.max(jnp.where(chosen, away, 0))
@@ -133,9 +133,8 @@ def robust_network(
     if not isinstance(c, jax.core.Tracer) and not 0 <= c < 1:
         raise ValueError(f"c is a share of d in [0, 1), got {c}")
     bias = jnp.full(y.shape, -(1 + c) / (1 - c), x.dtype)
-    d = x.shape[1] if d is None else d
-    require_positive(d=d)
-    return Params(2 * x / (jnp.asarray(d, x.dtype) * (1 - c)), bias, y)
+    d = as_positive("d", x.shape[1] if d is None else d, x.dtype)
+    return Params(2 * x / (d * (1 - c)), bias, y)
 
 
 def robust_radius(s: Summary) -> Float[Array, ""]:
