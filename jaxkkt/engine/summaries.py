@@ -21,7 +21,8 @@ def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> x
     one dimension, "flow", "sgd 0.01" and "sgd 0.1", in the order of the table: a combination is
     called by its values, but for those that its runs do not have, and by "momentum=0.9" where two
     would be called 0.9. The values themselves are coordinates along it. Raises ValueError for what
-    is no dimension of the runs, and for a name that the table has already.
+    is no dimension of the runs, for a name that the table has already, and for a table without
+    `status`.
     """
     along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
     if not along:
@@ -48,6 +49,11 @@ def _told(value: Any) -> str:
 
 
 def _require_dimensions(dataset: xr.Dataset, names: Sequence[str]) -> None:
+    if "status" not in dataset:
+        raise ValueError(
+            "the table has no 'status', which tells the runs that failed: keep it beside what you "
+            "choose, as in table[['status', 'flip_size']]"
+        )
     for one in names:
         if one not in dataset.status.dims:
             there = ", ".join(map(str, dataset.status.dims))
@@ -76,7 +82,8 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     the others are counted as excluded. So are values of which the measurement says that they may
     be wrong: residuals and slackness where `certificate_status` is not 0. Variables that are 0
     where a value counts are named by its attribute `ancillary_variables`; of a table without them
-    all values count.
+    all values count. Raises ValueError for a table without `status`, and for a
+    variable or dimension that it does not have.
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
