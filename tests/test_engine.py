@@ -342,7 +342,7 @@ class TestResults:
         assert summary.used.item() == good.count().item() == 3
         with pytest.raises(ValueError, match="the table has no dimension 'gap', but "):
             jk.summarize(table, "c", over=["seed", "gap"])
-        with pytest.raises(ValueError, match="the table has no 'status'.*: keep it beside"):
+        with pytest.raises(ValueError, match=r"the table has no 'status'.*: keep it beside"):
             jk.summarize(table[["c"]], "c")
 
     def test_unknown_variable_lists_what_exists(self):

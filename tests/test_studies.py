@@ -296,6 +296,12 @@ class TestEnds:
         assert "buckets" not in told
         assert (ran / "claims.md").stat().st_mtime_ns == before
 
+    @pytest.mark.parametrize("option", [["--keep"], ["--shard", "1/2"], ["--workers", "2"]])
+    def test_landed_rows_are_not_trained(self, ran, capsys, option):
+        """A shard of them said that all of its runs were there, workers started for nothing."""
+        assert STUDY.main(["--out", str(ran), "--landed", *option]) == 2
+        assert f"error: --landed trains nothing: leave out {option[0]}" in capsys.readouterr().err
+
     def test_dry_run_trains_and_writes_nothing(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(study.engine, "sweep", None)
         out = tmp_path / "none"

@@ -84,11 +84,7 @@ class Study:
 
     def _run(self, options: Options) -> int:
         shard_of(options)
-        if options.dry_run and options.landed:
-            raise ValueError(
-                "give either --dry-run, what the runs would cost, or --landed, tables and figures "
-                "of those that are there"
-            )
+        _require_all_heard(options)
         if options.platform:
             engine.require_platform(options.platform)
         keep_programs()
@@ -201,6 +197,19 @@ class Study:
     def _provenance(self, options: Options) -> Mapping[str, Any]:
         told = {"study": self.name, "options": asdict(options)}
         return {**told, **environment(), **written_by()}
+
+
+def _require_all_heard(options: Options) -> None:
+    """Raises ValueError for an option that --landed, which trains nothing, would not listen to."""
+    if options.landed and options.dry_run:
+        raise ValueError(
+            "give either --dry-run, what the runs would cost, or --landed, tables and figures of "
+            "those that are there"
+        )
+    of_training = "keep", "shard", "workers", "executor"
+    unheard = [f"--{name}" for name in of_training if getattr(options, name)]
+    if options.landed and unheard:
+        raise ValueError(f"--landed trains nothing: leave out {' and '.join(unheard)}")
 
 
 def draw(panel: Panel, results: xr.Dataset, folder: Path) -> list[Path]:
