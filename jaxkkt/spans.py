@@ -33,8 +33,10 @@ def gaussian_rows(
     All rows, those of calls with another `first` among them, are in the same coordinates. Row i is
     normal before column i, there the length of the rest of the vector, chi with d - i degrees of
     freedom, and 0 beyond. Raises ValueError for more rows than columns or
-    dimensions.
+    dimensions, and for a negative `first`.
     """
+    if first < 0:
+        raise ValueError(f"rows are counted from 0 on, got first = {first}")
     if first + count > columns:
         raise ValueError(f"{first + count} vectors span {first + count} columns, got {columns}")
     if not isinstance(d, jax.core.Tracer) and d < first + count:

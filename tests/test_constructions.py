@@ -214,6 +214,31 @@ def test_one_nearest_neighbour_between_two_samples():
     assert found.along.tolist() == [np.inf, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("w", "b", "v", "expected"),
+    [
+        ([0.0, -1.0], [1.0, 0.0], [1.0, -1.0], 1.0),
+        ([0.0, 1.0], [100.0, 0.0], [1.0, -1e-3], 1e5),
+        ([0.0, 0.0], [1.0, 1.0], [1.0, -2.0], 0.0),
+        ([0.0, 1.0], [1.0, 1.0], [2.0, 1.0], np.inf),
+    ],
+)
+def test_neurons_without_weights_are_outweighed_in_the_end(w, b, v, expected):
+    """What they hold was taken to be guaranteed at any size."""
+    params = Params(np.array(w)[:, None], np.array(b), np.array(v))
+    found = constructions.guaranteed_sizes(params, np.zeros((1, 1)), np.ones(1))
+    np.testing.assert_allclose(found, [expected], rtol=1e-6)
+
+
+def test_samples_that_stay_as_near_as_each_other_are_no_flip():
+    """Rounding let the other label's be nearer, from 2.83 on."""
+    x = np.array([[2, -2, 1], [-1, 1, 1], [1, -1, 1], [-2, 0, 1], [0, 0, 1]], np.float32)
+    point, y = np.array([[1, -2, -1]], np.float32), [1, -1, 1, 1, -1]
+    found = constructions.neighbour_attacks(point, [1], x, y, [1, 0, 1])
+    assert np.isinf(found.along).all()
+    np.testing.assert_allclose(found.towards, 2, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_padding_changes_nothing():
     params, points, labels, x, y = plane(1)

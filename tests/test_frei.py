@@ -184,6 +184,8 @@ def test_the_probabilities():
     assert frei.test_error(n, d) == pytest.approx(4 * n * d ** (-log / 2))
     assert frei.separated(d) == pytest.approx(1 - 2 * d ** (1 - log / 2))
     assert frei.nice_sample(10, 20) < 0
+    assert frei.nice_sample(10, 10**20) == frei.separated(10**20) == 1
+    assert frei.test_error(10**20, 10**20) == 0
 
 
 def test_lemma_2_1_by_simulation():

@@ -163,3 +163,12 @@ def test_claims_have_one_name_each():
     assert len(set(CLAIMS)) == len(CLAIMS)
     assert measurements.CLAIMS is CLAIMS
     assert jax.tree.structure(jk.Ledger()).num_leaves == 1
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("setting", [{"points": 2.5}, {"largest": 0}])
+def test_points_and_samples_are_counted(setting):
+    """A sweep ended with a TypeError once it had trained."""
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        jk.Ledger(**setting)

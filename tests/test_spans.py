@@ -90,12 +90,25 @@ def test_what_does_not_fit_is_told():
         jk.data.Span(samples=5, d=6)
     with pytest.raises(ValueError, match="ambient must be at least 5"):
         jk.data.Span(samples=5, ambient=4.0)
-    with pytest.raises(ValueError, match="points have d = 18, got 10"):
+    with pytest.raises(ValueError, match="counted from 0 on, got first = -1"):
+        spans.gaussian_rows(jax.random.key(0), 3, 3, 100.0, first=-1)
+    with pytest.raises(ValueError, match="10 samples have d = 18, got 10"):
         jk.data.Clusters(d=10, samples=10, clusters=3, tests=4, ambient=1e4)
     with pytest.raises(ValueError, match="ambient must be at least 18, got 17"):
         jk.data.Clusters(samples=10, clusters=3, tests=4, ambient=17)
     with pytest.raises(ValueError, match="at least 2 samples"):
         spans.sphere(jax.random.key(0), 1, 10.0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_exponent_is_no_size_of_a_span():
+    """Held-out points had the noise of the samples, or none."""
+    with pytest.raises(ValueError, match=r"10 samples have d = 215, got 100: .* leave d and alpha"):
+        jk.data.Clusters(d=100, alpha=0.5, clusters=4, ambient=1e6, tests=200)
+    clusters = jk.data.Clusters(samples=10, clusters=4, ambient=1e6, tests=200)
+    with pytest.raises(ValueError, match=r"have d = .* leave d and alpha out"):
+        clusters.replace(alpha=0.5)
+    assert clusters.replace(d=215) == clusters
 
 
 def test_another_number_of_samples_is_another_span():

@@ -297,6 +297,7 @@ def test_the_lemma_of_correlations_is_a_lower_bound():
     assert 0 < promised <= np.mean(products.max(axis=1) <= 0.5) + 1e-12
     assert float(vardi.uncorrelated(100, 10**6, half=False)) > 0.999
     assert float(vardi.uncorrelated(100, 4, half=False)) == -np.inf
+    assert float(vardi.uncorrelated(10**20, 10**20, half=False)) == 1
 
 
 def test_the_table_says_why_a_claim_does_not_apply(orthogonal):

@@ -224,8 +224,20 @@ def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
     assert check.holds
 
 
+@pytest.mark.parametrize(("w", "b"), [([-1.0, 0.0], 0.0), ([0.0, 0.0], 1.0)])
+def test_where_the_gradient_is_0_no_step_flips(w, b):
+    """The constant was NaN, and the claim of the cone failed."""
+    params = networks.Params(jnp.array([w]), jnp.array([b]), jnp.ones(1))
+    x = jnp.array([1.0, 0.0])
+    assert float(wang.step_constant(params, x)) == np.inf
+    assert wang.cone(params, x, 2.0).holds
+    broken = params._replace(b=jnp.array([np.nan]))
+    assert np.isnan(wang.step_constant(broken, x))
+
+
 def test_the_window_of_widths_does_not_overflow():
     assert wang.width_window(10**9)[1] == pytest.approx(np.exp(1e9**0.24))
+    assert wang.width_window(10**13)[1] == np.inf
 
 
 def test_the_window_of_widths():

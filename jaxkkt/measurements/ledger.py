@@ -13,7 +13,7 @@ from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Number, described
 from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
 from jaxkkt.theory.points import NEAR
@@ -49,7 +49,9 @@ class Ledger(Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(gamma=self.gamma, largest=self.largest, points=self.points)
+        require_positive(gamma=self.gamma)
+        require_whole("largest", self.largest, 1)
+        require_whole("points", self.points, 1)
 
     def measure(
         self,

@@ -21,6 +21,7 @@ from jaxkkt.networks import (
     Params,
     checked_samples,
     preactivations,
+    relu,
     value_and_input_gradient,
 )
 from jaxkkt.perturbations import pgd
@@ -113,9 +114,14 @@ def _guaranteed(params: Params, x: Array, y: Array) -> Float[Array, " n"]:
     size = lengths(params.w)
     weight = y[:, None] * params.v[None]
     rays = Ray(preactivations(params, x), -jnp.sign(weight) * size[None], weight)
-    # Every neuron of weight against y is on at this size, and every other one off.
+    # Every neuron of weight against y is on at this size, and every other one off, but for those
+    # of no weights: from there on those against y outweigh them, by `pull` a unit.
     reach = jnp.max(jnp.where(size > 0, ratio(jnp.abs(rays.pre), size[None]), 0), axis=1)
-    found = jax.vmap(first_flip)(rays, jnp.zeros_like(y), 2 * reach + 1)[0]
+    for_y = jnp.maximum(weight, 0) * relu(rays.pre)
+    still = jnp.sum(jnp.where(size[None] == 0, for_y, 0), axis=1)
+    pull = jnp.sum(jnp.maximum(-weight, 0) * size[None], axis=1)
+    brackets = 2 * (reach + ratio(still, pull)) + 1
+    found = jax.vmap(first_flip)(rays, jnp.zeros_like(y), brackets)[0]
     return jnp.where(y == 0, jnp.nan, found)
 
 
@@ -237,7 +243,8 @@ def neighbour_attacks(
 
     Along a ray of unit vectors s the squared distances to samples differ by functions linear in c,
     |x + c s - x_i|^2 - |x + c s|^2 = |x_i|^2 - 2 (x + c s) . x_i, so the flip is where one of the
-    other label is first below all of the point's own. Arguments and errors as in
+    other label is first below all of the point's own. Where that is for no longer than rounding may
+    hide it is no flip: samples as near as each other all along are none. Arguments and errors as in
     `neighbour_guarantees`, and for no points or samples; the direction u as in `attacks`.
     """
     points, labels, x, y = _pairs(points, labels, x, y)
@@ -255,15 +262,23 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
         slope = -2 * jnp.dot(gaps, s, precision=PRECISION)
         gap = at[:, None] - at[None]  # [j, i]: j is below i where gap + c tilt < 0
         tilt = slope[:, None] - slope[None]
+        # What rounding may hide of both, and of where they cross.
+        eps, away = 4 * jnp.finfo(x.dtype).eps, jnp.sqrt(at)
+        hidden = eps * (away[:, None] + away[None])
+        tilt = jnp.where(jnp.abs(tilt) <= hidden, 0, tilt)
         against, own = y * label < 0, y * label > 0
-        at_once = jnp.where(gap < 0, 0.0, jnp.inf)
         crossing = ratio(-gap, tilt)
-        starts = jnp.where(tilt < 0, jnp.maximum(crossing, 0), at_once)
-        starts = jnp.where((tilt > 0) & (gap < 0), 0.0, starts)
-        ends = jnp.where(tilt > 0, crossing, jnp.inf)
-        start = jnp.max(jnp.where(own[None], starts, 0), axis=1)
-        end = jnp.min(jnp.where(own[None], ends, jnp.inf), axis=1)
-        return unit * jnp.min(jnp.where(against & (start < end), start, jnp.inf))
+        off = ratio(eps * (at[:, None] + at[None]) + hidden * jnp.abs(crossing), jnp.abs(tilt))
+
+        def below_all(off: Array | float) -> tuple[Array, Array]:
+            starts = jnp.where((tilt > 0) | (gap < 0), 0.0, jnp.inf)
+            starts = jnp.where(tilt < 0, jnp.maximum(crossing + off, 0), starts)
+            ends = jnp.where(tilt > 0, crossing - off, jnp.inf)
+            start = jnp.max(jnp.where(own[None], starts, 0), axis=1)
+            return start, jnp.min(jnp.where(own[None], ends, jnp.inf), axis=1)
+
+        start, (latest, end) = below_all(0)[0], below_all(off)
+        return unit * jnp.min(jnp.where(against & (latest < end), start, jnp.inf))
 
     away = -labels[:, None] * _unit(u)[None]
     towards = _unit(_nearest_other(points, labels, x, y) - points)

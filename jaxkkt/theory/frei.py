@@ -127,22 +127,23 @@ def clusters(
 
 def separated(d: int) -> float:
     """Lemma 2.1: u separates a fresh point with probability at least 1 - 2 d^(1 - ln(d)/2)."""
-    return float(-np.expm1(np.log(2) + (1 - np.log(d) / 2) * np.log(d)))
+    log = np.log(float(d))
+    return float(-np.expm1(np.log(2) + (1 - log / 2) * log))
 
 
 def nice_sample(n: int, d: int) -> float:
     """Proposition A.1: P1 to P6 hold with probability at least
     1 - (3 n^2 d^(-ln(d)/2) + n^2 e^(-d/16) + d^(1 - ln(d))), for n >= k ln(d)^2."""
-    log = np.log(d)
-    squared = float(n) ** 2  # not in 32 bits
-    failing = 3 * squared * d ** (-log / 2) + squared * np.exp(-d / 16) + d ** (1 - log)
+    dim, squared = float(d), float(n) ** 2  # not in 32 bits
+    log = np.log(dim)
+    failing = 3 * squared * dim ** (-log / 2) + squared * np.exp(-dim / 16) + dim ** (1 - log)
     return float(1 - failing)
 
 
 def test_error(n: int, d: int) -> float:
     """Theorem A.1: the test error of any KKT point is at most 4 n d^(-ln(d)/2), where P1 to P6
     hold. One at least where it says nothing."""
-    return float(4 * n * d ** (-np.log(d) / 2))
+    return float(4 * n * float(d) ** (-np.log(float(d)) / 2))
 
 
 # --- Theorem 4.1 ---

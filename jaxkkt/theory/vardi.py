@@ -175,9 +175,9 @@ def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
     """
     if d < 2:
         raise ValueError(f"the lemma is one of dimensions d >= 2, got {d}")
-    logarithm = np.log(d)
+    logarithm = np.log(float(d))
     power = (d - 3) / 2 * np.log(0.75) if half else -(logarithm**2) / 4
-    failing = 2 * np.log(samples) + logarithm + power
+    failing = 2 * np.log(float(samples)) + logarithm + power
     return jnp.asarray(-np.expm1(failing) if half or d >= 6 else -np.inf)
 
 

@@ -7,7 +7,8 @@ with the network at hand; `jax.vmap` takes many.
 """
 
 from functools import partial
-from math import exp, log
+from math import exp, inf, log
+from sys import float_info
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
-from jaxkkt.perturbations import gradient_steps, input_gradient
+from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
 from jaxkkt.requirements import require_not_negative, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
@@ -189,10 +190,11 @@ def gradient_difference(
 
 def step_constant(params: Params, x: Point) -> Array:
     """C2 of Theorem 3.1 for this network and point: |eta| |grad f|^2 of the smallest step eta that
-    flips. The theorem promises one C2 for all widths in its window and all d; inf where none does.
+    flips. The theorem promises one C2 for all widths in its window and all d; inf where none does,
+    as where the gradient is 0.
     """
     found = gradient_steps(params, x[None])
-    return (found.eta * found.gradient_norm**2)[0]
+    return _or_none(found, found.eta * found.gradient_norm**2)
 
 
 def width_window(
@@ -203,7 +205,9 @@ def width_window(
     The paper does not state C3 and C4. With C4 = 1 the window is empty below d of some 3 million.
     """
     _require(gamma=gamma, c3=c3, c4=c4)
-    return max(d**2.4, c3 * log(1 / gamma)), c4 * exp(d**0.24)
+    power = float(d) ** 0.24
+    highest = exp(power) if power < log(float_info.max) else inf
+    return max(float(d) ** 2.4, c3 * log(1 / gamma)), c4 * highest
 
 
 def cone(params: Params, x: Point, scale: Real) -> Check:
@@ -213,8 +217,14 @@ def cone(params: Params, x: Point, scale: Real) -> Check:
     """
     _require(scale=scale)
     scaled = params._replace(w=params.w * scale, b=params.b * scale)
-    here, there = (gradient_steps(p, x[None]).size[0] for p in (params, scaled))
+    steps = [gradient_steps(p, x[None]) for p in (params, scaled)]
+    here, there = (_or_none(found, found.size) for found in steps)
     return at_most(there, here * (1 + 1e-3), {})
+
+
+def _or_none(found: GradientSteps, size: Array) -> Array:
+    """A size of the first point's step that flips; inf where its gradient is 0, and none does."""
+    return jnp.where((found.gradient_norm == 0) & jnp.isfinite(found.output), jnp.inf, size)[0]
 
 
 LEMMAS = (

@@ -25,6 +25,7 @@ class Clusters(Distribution):
 
     With `ambient` = 1e7, say, the points are those of R^1e7 in coordinates of the span of all means
     and points (`spans`), and d is its dimension: give `samples` and `tests`, and leave d out.
+    Raises ValueError for another d, by `alpha` too.
     """
 
     clusters: int = described("clusters", "clusters", default=10)
@@ -38,17 +39,20 @@ class Clusters(Distribution):
     )
 
     def __post_init__(self) -> None:
-        if self.ambient is not None and self.samples is not None:
-            spanned = self.clusters + 1 + self.samples + self.tests
-            if self.d not in (None, spanned):
-                raise ValueError(f"in their span the points have d = {spanned}, got {self.d}")
-            if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= spanned:
-                raise ValueError(f"ambient must be at least {spanned}, got {self.ambient}")
-            object.__setattr__(self, "d", spanned)
+        if self.ambient is not None and self.samples is not None and self.d is None:
+            object.__setattr__(self, "d", self._spanned)
         super().__post_init__()
         require_positive(sigma=self.sigma)
         require_whole("clusters", self.clusters, 2)
         require_whole("tests", self.tests, 2)
+        if self.ambient is not None and self.d is not None:
+            if self.d != self._spanned:
+                raise ValueError(
+                    f"in their span {self.samples} samples have d = {self._spanned}, got {self.d}: "
+                    "give `samples`, and leave d and alpha out"
+                )
+            if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= self.d:
+                raise ValueError(f"ambient must be at least {self.d}, got {self.ambient}")
         if self.means not in mixtures.ARRANGEMENTS:
             raise ValueError(f"means lie {mixtures.ARRANGEMENTS}, got {self.means!r}")
         if self.means == "orthogonal" and self.d is not None and self.clusters >= self.d:
@@ -59,6 +63,11 @@ class Clusters(Distribution):
             raise ValueError(f"correlation must be in [0, 1), got {self.correlation}")
         if not 0 <= self.balance <= 1:
             raise ValueError(f"balance is a share of the clusters, got {self.balance}")
+
+    @property
+    def _spanned(self) -> int:
+        """The dimension of the span of all means and points."""
+        return self.clusters + 1 + self.samples + self.tests
 
     def replace(self, **changes: Any) -> Any:
         if self.ambient is not None and changes.get("ambient", self.ambient) is not None:
