@@ -312,3 +312,28 @@ def test_a_share_of_nothing_is_no_number(nothing):
     truth = mixtures.Truth(means, labels, np.float32(0), sides, sides, np.float32(6))
     found = jk.ClusterFlips().measure(network, jk.Dataset(means, labels), truth)
     assert np.isnan(found["cluster_flipped"]).all()
+
+
+class TestAlongTheDirection:
+    """sqrt(d/k) = 1, and the direction is the first coordinate."""
+
+    def measured(self, w, b, v, x):
+        means, sides = np.float32([[2**0.5, 0], [-(2**0.5), 0]]), np.array([0, 1], np.int32)
+        truth = mixtures.Truth(means, np.float32([1, -1]), np.float32(1), sides, sides, 2.0)
+        network = jk.Params(np.float32([[one, 0] for one in w]), np.float32(b), np.float32(v))
+        points = jk.Dataset(np.float32(x), np.ones(len(x), np.float32))
+        return jk.ClusterFlips().measure(network, points, truth)
+
+    def test_a_point_that_is_right_again_is_not_flipped(self):
+        """It counted as flipped at every larger size."""
+        found = self.measured(
+            [1, -1, 0], [-0.4, 0.4, 1], [1, 1, -0.2], [[1, 0]]
+        )  # |x1 - 0.4| - 0.2
+        assert found["cluster_flipped"].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+        assert found["cluster_flip_half"] == pytest.approx(0.4)
+
+    def test_points_near_0_are_looked_at_up_to_the_largest_size(self):
+        """The search ended at four times the largest norm."""
+        found = self.measured([1, 0], [2, 1], [1, -0.6], [[0.3, 0], [0.3, 0.1]])
+        assert found["cluster_flipped"].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+        assert found["cluster_flip_half"] == pytest.approx(1.7)

@@ -220,6 +220,19 @@ def test_rescaled_parameters(case, scale):
     assert_same(flip_sizes_exact(scaled, x, y, u, chosen), flips, tolerance)
 
 
+def test_outputs_too_large_to_tell_their_rounding_are_no_missing_flips():
+    """A flip at 1 was NO_FLIP, with the advice to raise the bracket."""
+    v = jnp.array([1e19, -1e19], jnp.float32)
+    x, one = jnp.ones((1, 1), jnp.float32), jnp.ones(1, jnp.float32)
+    params = networks.Params(v[:, None], 0 * v, v)  # N(x) = 1e38 x
+    flips = flip_sizes_exact(params, x, one, one, jnp.array([True]), 3.0)
+    assert flips.status == FlipStatus.NON_FINITE
+    assert np.isnan(flips.size)
+    assert (
+        perturbations.gradient_steps(params, x, 3.0).status == perturbations.StepStatus.NON_FINITE
+    )
+
+
 @pytest.mark.parametrize("unit", [2.0**-70, 2.0**62])
 def test_points_in_units_whose_squares_are_not_representable(case, unit):
     """The direction was 0 or NaN, and the default bracket 0 or infinite."""

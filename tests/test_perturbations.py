@@ -280,6 +280,8 @@ def test_transfer_tries_the_direction_of_a_on_the_margin_of_b():
     nearby[2] = nearby[2]._replace(v=-params.v)  # misclassifies: nobody on its margin
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nearby)
     flips = perturbations.transfer_matrix(stacked, x, y, slack=2.0)
+    given = perturbations.transfer_matrix(stacked, x, y, slack=jnp.asarray(2.0))
+    np.testing.assert_array_equal(given.size, flips.size)
     chosen = [perturbations.on_margin(networks.margins(p, x, y), 2.0) for p in nearby]
     assert (chosen[0] != chosen[1]).any()
     for a in range(3):

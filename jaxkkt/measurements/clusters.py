@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxkkt import mixtures, networks, perturbations
+from jaxkkt.arithmetic import lengths
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
@@ -24,8 +26,9 @@ class ClusterFlips(Measurement):
 
     The test error has a 95% confidence interval (Wilson's), for one draw of fresh points.
 
-    u = sum_q y_q mu_q; x is flipped at size c where y N(x - y c u/|u|) < 0, found exactly along the
-    ray. Sizes are of the fresh points that are classified correctly; the others are the test error.
+    u = sum_q y_q mu_q; x is flipped at size c where y N(x - y c u/|u|) < 0, and the sizes by which
+    half and 99% have flipped are found exactly along the ray. Sizes and shares are of the fresh
+    points that are classified correctly; the others are the test error.
     Errors and shares are NaN where an output is, and shares where no point is classified correctly
     or u = 0.
     Frei, Vardi, Bartlett, Srebro (2023), Theorems 3.1 and 4.2.
@@ -38,11 +41,11 @@ class ClusterFlips(Measurement):
         u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
         k = len(truth.means)
         norm = np.linalg.norm(u)
-        margins, sizes = _sizes(params, test, u / norm if norm > 0 else u)
+        at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)
+        margins, moved, sizes = _along(params, test, u / norm if norm > 0 else u, at)
         right, broken = margins > 0, np.isnan(margins).any()
         sizes = np.sort(sizes[right])
-        at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)
-        flipped = np.searchsorted(sizes, at, side="right") / max(len(sizes), 1)
+        flipped = np.sum(moved[:, right] < 0, axis=1) / max(len(sizes), 1)
         nothing = len(sizes) == 0 or norm == 0  # to flip, or along which
         low, high = error_interval(int(np.sum(~right)), right.size)
         if broken:
@@ -111,15 +114,26 @@ def _lowest(heights: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.nda
     return heights[slopes < before], slopes[slopes < before]
 
 
-def _sizes(params: Params, test: Dataset, along: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The margins of the points, and the size at which each that is classified correctly flips."""
+def _along(
+    params: Params, test: Dataset, along: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The margins of the points, and those at the sizes `at`, a row each; and the size at which
+    each point that is classified correctly first flips."""
     k, d = round_up(params.v.size), round_up(along.size)
     wide = networks.pad(Params(*map(jnp.asarray, params)), k, d)
     x = jnp.pad(jnp.asarray(test.x), ((0, 0), (0, d - along.size)))
-    y, along = jnp.asarray(test.y), np.pad(along, (0, d - along.size))
-    margins = networks.margins(wide, x, y)
-    found = perturbations.flip_sizes_exact(wide, x, y, along.astype(x.dtype), margins > 0)
-    return np.asarray(margins), np.asarray(found.sizes)
+    y, along = jnp.asarray(test.y), np.pad(along, (0, d - along.size)).astype(x.dtype)
+    margins, bracket = networks.margins(wide, x, y), max(4 * float(jnp.max(lengths(x))), at[-1])
+    found = perturbations.flip_sizes_exact(wide, x, y, along, margins > 0, bracket)
+    moved = _moved(wide, x, y, along, at.astype(x.dtype))
+    return np.asarray(margins), np.asarray(moved), np.asarray(found.sizes)
+
+
+@jax.jit
+def _moved(params: Params, x: Array, y: Array, along: Array, sizes: Array) -> Array:
+    """y N(x - y c e) for every size c, a row each."""
+    towards = y[:, None] * along[None]
+    return jax.lax.map(lambda c: networks.margins(params, x - c * towards, y), sizes)
 
 
 def of_share(ordered: np.ndarray, share: float) -> float:

@@ -79,8 +79,9 @@ class GradientSteps(NamedTuple):
     ) -> Float[Array, "*lanes n"]:
         """eta as the code published with Wang et al. (2022) counts it.
 
-        The first multiple of 0.001 that flips, at most 5, and 0 for misclassified points; NaN where
-        the output is. For steps that were searched up to |eta| = 5 or beyond: those that did not
+        Rounded up to a multiple of 0.001, at most 5, and 0 for misclassified points; NaN where the
+        output is. That is the first multiple that flips, unless the prediction changes back before
+        it. For steps that were searched up to |eta| = 5 or beyond: those that did not
         flip count as 5. Labels as in `needs_step`.
         """
         stepped = jnp.minimum(PUBLISHED_STEP * jnp.ceil(self.eta / PUBLISHED_STEP), PUBLISHED_CAP)
@@ -146,7 +147,7 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     norm = lengths(gradient)
     sign = jnp.sign(output)
     # In units of |delta|, so that steps of all points are of the scale of their inputs.
-    toward = -gradient * ratio(sign, norm)[:, None]
+    toward = -sign[:, None] * ratio(gradient, norm[:, None])
     slope = jnp.dot(toward, params.w.T, precision=PRECISION)
     brackets = bracket * lengths(x)
     nothing = (sign == 0) | (norm == 0)

@@ -40,7 +40,8 @@ class Ray(NamedTuple):
 def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     """The first interval [flip, un-flip) at or beyond `after` where the sum is negative.
 
-    Both are inf where they do not come before the bracket; both NaN where the ray is.
+    Both are inf where they do not come before the bracket; both NaN where the ray is, or where
+    what rounding may hide of it is too large a number.
     """
     pre, slope, weight = ray
     at = ratio(-pre, slope)
@@ -80,7 +81,7 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     flip = jnp.where(flipped[0], after, flip)
     flip = jnp.where(jnp.any(flipped), flip, jnp.inf)
     unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
-    finite = jnp.all(jnp.isfinite(values))
+    finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(terms))
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
 
 

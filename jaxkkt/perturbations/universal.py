@@ -104,6 +104,14 @@ def on_margin(
     one number or below 1, margins that are not those of one network or that JAX would round, and a
     mask that is not one truth value a sample.
     """
+    _require_slack(slack)
+    q = as_margins(margins)
+    real = jnp.ones(q.shape, bool) if mask is None else as_mask("mask", mask, q.shape[0])
+    smallest = jnp.min(jnp.where(real, q, jnp.inf))
+    return real & (smallest > 0) & (q <= slack * smallest)
+
+
+def _require_slack(slack: Any) -> None:
     if np.shape(slack) != ():
         raise ValueError(
             f"slack must be one number, got shape {np.shape(slack)}: of several, map over them by "
@@ -111,10 +119,6 @@ def on_margin(
         )
     if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
         raise ValueError(f"slack must be at least 1, got {slack}")
-    q = as_margins(margins)
-    real = jnp.ones(q.shape, bool) if mask is None else as_mask("mask", mask, q.shape[0])
-    smallest = jnp.min(jnp.where(real, q, jnp.inf))
-    return real & (smallest > 0) & (q <= slack * smallest)
 
 
 def universal_direction(
@@ -190,7 +194,7 @@ def transfer_matrix(
     params: Params,
     x: Float[Array | np.ndarray, "m d"] | Sequence,
     y: Float[Array | np.ndarray, " m"] | Sequence,
-    slack: float = 1.1,
+    slack: float | Float[Array, ""] = 1.1,
 ) -> Flip:
     """Exact flip sizes [a, b] (n, n): the direction of network a tried on network b.
 
@@ -206,11 +210,12 @@ def transfer_matrix(
             f"transfer_matrix takes n networks stacked, w (n, k, d), got w {params.w.shape}: stack "
             "them by jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)"
         )
+    _require_slack(slack)
     return _transfer(params, *as_samples(params.w.dtype, x=x, y=y), slack)
 
 
-@partial(jax.jit, static_argnames="slack")
-def _transfer(params: Params, x: Array, y: Array, slack: float) -> Flip:
+@jax.jit
+def _transfer(params: Params, x: Array, y: Array, slack: float | Array) -> Flip:
     def chosen(network: Params) -> Array:
         return on_margin(margins(network, x, y), slack, y != 0)
 
