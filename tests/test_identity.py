@@ -229,6 +229,26 @@ def test_weights_of_a_shipped_class_are_drawn_as_its_subclass_says():
     assert len(set(table.squared_norm.values.ravel())) == 2
 
 
+def drawing(base, **named):
+    def draw(self, key, *sizes):
+        if base is jk.data.Distribution:
+            return scaled(1.0)(key, *sizes)
+        return jk.networks.gaussian(key, *sizes)
+
+    return type("Drawing", (base,), {"draw": draw, **named})
+
+
+@pytest.mark.parametrize("what", ["data", "initialization"])
+@pytest.mark.parametrize("name", ["label", "tag"])
+def test_what_keys_are_made_of_is_part_of_a_run(what, name):
+    """A store had the rows of other draws for those of a class that was given another label."""
+    base = {"data": jk.data.Distribution, "initialization": jk.initializations.Initialization}[what]
+    plain, named = (one(**{what: drawing(base, **given)}) for given in ({}, {name: "other"}))
+    drawn = (jax.tree.leaves(jk.draw(run)) for run in (plain, named))
+    assert any((a != b).any() for a, b in zip(*drawn, strict=True))
+    assert plain.name != named.name
+
+
 def test_a_measurement_takes_a_truth_by_name():
     run = one(data=with_draws(draw_truth=truth(3)), measure=lambda truth: {"t": truth["number"]})
     assert jk.sweep([run]).t.item() == 3

@@ -116,6 +116,34 @@ class TestSpec:
             one(data="digits", d=25, upsample=[True, "no"])
         assert one(data="digits", d=25, upsample=np.True_).data.upsample is True
 
+    def test_equal_numbers_have_one_name(self):
+        """1 and 1.0 were one run in a process, and two in its store; so were 0.0 and -0.0."""
+
+        class Mixed(Blobs):
+            share: float = 1.0
+            power: float | None = None
+            offset: jk.Number = 0.0
+
+        common = {"d": 5, "samples": 4, "width": 3, "seed": 0}
+        written, given = (
+            jk.grid(data=Mixed, share=share, power=power, offset=offset, **common)[0]
+            for share, power, offset in ((1.0, 2.0, 0.0), (1, 2, -0.0))
+        )
+        assert written == given
+        assert written.name == given.name
+
+    def test_whole_numbers_of_a_lane_have_32_bits(self):
+        class Counted(Blobs):
+            n: jk.Count = 0
+
+        for n, message in (
+            (2**31, "n must be at most 2147483647"),
+            (-(2**31) - 1, "n must be at "),
+        ):
+            with pytest.raises(ValueError, match=message):
+                Counted(d=5, samples=4, n=n)
+        assert Counted(d=5, samples=4, n=-(2**31)).n == -(2**31)
+
     def test_misspelled_fields_name_the_nearest(self):
         with pytest.raises(ValueError, match="no field of Flow is called 'delat'; did you mean 'd"):
             jk.Flow().replace(delat=0.1)

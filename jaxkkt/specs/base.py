@@ -70,11 +70,13 @@ class Spec:
     A spec is a pytree. Its leaves are the fields of type `Number` (real) or `Count` (whole), and
     those of the specs that it holds; the other fields are static. Under `jax.jit` and `jax.vmap`
     the leaves may be traced. Raises ValueError for a number that is none, a whole one that needs
-    more than 32 bits, and a field of type `bool` that is neither True nor False.
+    more than 32 bits, and a field of type `bool` that is neither True nor False. A whole number
+    given for one of type `float` is that as a float, and -0.0 is 0.0: equal specs have one name.
     """
 
     _numeric: ClassVar[dict[str, type]] = {}
     _truths: ClassVar[tuple[str, ...]] = ()
+    _floats: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -82,6 +84,8 @@ class Spec:
         hints = _own_hints(cls)
         cls._numeric = {**cls._numeric, **_numeric_fields(hints)}
         cls._truths = (*cls._truths, *(name for name, hint in hints.items() if hint is bool))
+        floats = (name for name, hint in hints.items() if hint in (float, float | None))
+        cls._floats = (*cls._floats, *floats)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
@@ -100,7 +104,13 @@ class Spec:
             number = kind(value)
             if kind is int and number > MOST:
                 raise ValueError(f"{name} must be at most {MOST}, got {number}")
-            object.__setattr__(self, name, number)
+            if kind is int and number < -MOST - 1:
+                raise ValueError(f"{name} must be at least {-MOST - 1}, got {number}")
+            object.__setattr__(self, name, number + kind(0))  # -0.0 has the hash of 0.0
+        for name in self._floats:
+            value = getattr(self, name)
+            if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
+                object.__setattr__(self, name, float(value) + 0.0)
         for name in self._truths:
             value = getattr(self, name)
             if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well

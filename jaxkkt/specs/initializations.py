@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
@@ -72,6 +72,10 @@ class Initialization(Spec):
         start: Any = [np.asarray(a, dtype) for a in drawn]
         return Params(*start)
 
+    def _key(self, seed: int, width: int, dim: int) -> Array:
+        """What weights are drawn by: `label` and `tag` are part of it."""
+        return jax.random.key_data(self.key(seed, width, dim))
+
     @property
     def told_by_values(self) -> bool:
         return package_of(type(self).draw_start) is None
@@ -79,6 +83,7 @@ class Initialization(Spec):
     def computations(
         self, *, width: int = 3, d: int = 2
     ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        yield given(self, "_key", width, d)
         if self.told_by_values:
             yield given(self, "draw_start", width, d)
         if type(self).draw is not Initialization.draw:

@@ -89,6 +89,7 @@ class Distribution(Sized):
         def draw(samples: int, spec: Distribution, key: PRNGKeyArray) -> Any:
             return spec.draw(key, samples, self.d)
 
+        yield given(self, "_keys")
         if cls.draw is not Distribution.draw:
             yield partial(draw, self.samples), (self.sizeless(), key)
         if cls.draw_test is not Distribution.draw_test:
@@ -97,6 +98,10 @@ class Distribution(Sized):
             yield partial(draw, HELD_OUT), (self.sizeless(), key)
         for name in self._given:
             yield given(self, name)
+
+    def _keys(self, seed: int) -> list[Array]:
+        """What points are drawn by: `label` and `tag` are part of it."""
+        return list(map(jax.random.key_data, (self.data_key(seed), self.test_key(seed))))
 
     def _draws(self, samples: int) -> bool:
         """Whether it can draw so many: a list of points is only so long."""
