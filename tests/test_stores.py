@@ -236,7 +236,7 @@ class TestMerge:
         path.write_bytes(content[:-9])
         assert "1 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
         path.write_bytes(content)
-        assert "2 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
+        assert "1 rows" in care.merge(tmp_path / "to", [swept / "one"])[0]
         assert rows_in(tmp_path / "to") == rows_in(swept / "one")
 
     @pytest.mark.filterwarnings("ignore:.*begins with neither")
@@ -255,6 +255,34 @@ class TestMerge:
         assert len(rows_in(tmp_path / "to")) == 1
         assert store("merge", tmp_path / "to", swept / "one") == 0
         assert rows_in(tmp_path / "to") == rows_in(swept / "one")
+        assert len(list((tmp_path / "to" / "damaged").iterdir())) == 1
+
+    @pytest.mark.filterwarnings("ignore:.*(damaged|begins with neither)")
+    @pytest.mark.parametrize("harm", [None, TestDamage.line, TestDamage.beginning])
+    def test_no_row_of_the_target_is_lost(self, swept, tmp_path, harm):
+        """A segment was replaced by the source's copy of it, though that had fewer rows."""
+        whole, target = rows_in(swept / "one"), tmp_path / "to"
+        (path,) = Store(swept / "one").paths()
+        (target / "segments").mkdir(parents=True)
+        copy = Path(shutil.copy(path, target / "segments"))
+        *most, first, second = path.read_bytes().splitlines(keepends=True)
+        # Repaired, or an older copy of a target that is damaged in the row that this has.
+        path.write_bytes(b"".join([*most, second if harm is None else first]))
+        if harm is not None:
+            harm(target)
+        assert store("merge", target, swept / "one") == 0
+        assert rows_in(target) == whole
+        assert copy.read_bytes() == b"".join([*most, first, second])
+
+    def test_other_segments_of_one_name_are_refused(self, swept, tmp_path, capsys):
+        (segment,) = Store(swept / "one").segments()
+        with Store(tmp_path / "to").writing({"device": "another"}) as writer:
+            for name, row in segment.rows[:1]:
+                writer.add(name, row, segment.definitions)
+        writer.path.rename(writer.path.with_name(segment.path.name))
+        assert store("merge", tmp_path / "to", swept / "one") == 2
+        assert "have one name, and are not of one process" in capsys.readouterr().err
+        assert len(rows_in(tmp_path / "to")) == 1
 
 
 class TestExport:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxkkt.files import named, write_whole
 from jaxkkt.store.arrays import read_arrays
 from jaxkkt.store.lock import only_writer
-from jaxkkt.store.segments import SUFFIX, Segment, intact_lines, read
+from jaxkkt.store.segments import SUFFIX, Segment, intact_lines, read, together
 from jaxkkt.store.store import Store, differences
 
 DAMAGED = "damaged"
@@ -78,8 +78,10 @@ def merge(into: str | Path, sources: Sequence[str | Path]) -> list[str]:
 
     Where a source holds stores in folders of its own, as a study of several parts does, so will
     the target. Rows keep what they say of where they were computed. The same again copies what is
-    new. Returns what was done, a line a store. Raises ValueError where a source is damaged, and
-    where two stores give one run, computed with the same settings, different numbers.
+    new. No row of the target is lost: of a segment that both have it gets the lines that it lacks,
+    and what was damaged there is kept in its folder `damaged`. Returns what was done, a line a
+    store. Raises ValueError where a source is damaged, and where two stores give one run, computed
+    with the same settings, different numbers.
     """
     done = []
     for source in sources:
@@ -100,7 +102,8 @@ def _merge(target: Store, source: Store) -> str:
     with named(target.folder):
         (target.folder / "segments").mkdir(parents=True, exist_ok=True)
     with only_writer(target.folder):
-        wrong = _contradictions([*target.segments(), *segments])
+        there = {segment.path: segment for segment in target.segments()}
+        wrong = _contradictions([*there.values(), *segments])
         if wrong:
             raise ValueError(f"{source.folder} contradicts {target.folder}: {wrong[0]}")
         networks = rows = 0
@@ -112,23 +115,16 @@ def _merge(target: Store, source: Store) -> str:
                 networks += 1
         for segment in segments:
             path = target.folder / "segments" / segment.path.name
-            content = _whole_lines(segment.path)
-            if segment.rows and not _has(path, content):
-                write_whole(path, content)
-                rows += len(segment.rows)
+            lines = together(path, segment.path) if segment.rows else None
+            if lines is None:
+                continue
+            before = there.get(path)
+            if path.exists() and (before is None or before.damaged):
+                _copied_aside(path)
+            write_whole(path, b"".join(line + b"\n" for line in lines))
+            rows += len(read(path).rows) - (0 if before is None else len(before.rows))
     kept = f" and {networks} networks" if networks else ""
     return f"{target.folder}: {rows} rows{kept} of {source.folder}"
-
-
-def _has(path: Path, content: bytes) -> bool:
-    """Whether a segment is there as it is, or with more after it."""
-    return path.exists() and path.read_bytes().startswith(content)
-
-
-def _whole_lines(path: Path) -> bytes:
-    """Without the last line, where that was cut short."""
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1]
 
 
 def _contradictions(segments: Sequence[Segment]) -> list[str]:

@@ -168,6 +168,34 @@ def intact_lines(path: Path) -> Iterator[bytes]:
     yield from (line for line in lines[2:] if _intact(salt, line) is not None)
 
 
+def together(path: Path, other: Path) -> list[bytes] | None:
+    """The lines of a segment that need not be there, and of a copy of it that is whole, each in the
+    order in which they were written; None where the segment has all of the copy's.
+
+    Raises ValueError where the two are not copies of one segment, whatever they are called.
+    """
+    header, _, *theirs = intact_lines(other)
+    there = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    heads = [line for line in there[:2] if _intact("", line) is not None]
+    if any(line != header for line in heads):
+        raise ValueError(
+            f"{path} and {other} have one name, and are not of one process: rename one of them"
+        )
+    salt = header.split(b" ", 1)[0].decode()
+    mine = [line for line in there if _intact(salt, line) is not None]
+    places = {line: i for i, line in enumerate(mine)}
+    if heads and places.keys() >= set(theirs):
+        return None
+    found, taken = [header, header], 0
+    for line in theirs:
+        if line not in places:
+            found.append(line)
+        elif places[line] >= taken:
+            found += mine[taken : places[line] + 1]
+            taken = places[line] + 1
+    return found + mine[taken:]
+
+
 def _header(path: Path, lines: list[bytes]) -> tuple[Mapping[str, Any], str, bool]:
     """What the first lines say, the checksum of that, and whether it is the very first."""
     for number, line in enumerate(lines[:2]):

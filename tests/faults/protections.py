@@ -194,6 +194,14 @@ PROTECTIONS = (
         "test_stores.py::TestDamage",
     ),
     Protection(
+        10,
+        "a merge keeps the rows of its target",
+        _SEGMENTS,
+        "    return found + mine[taken:]\n",
+        "    return found\n",
+        "test_stores.py::TestMerge::test_no_row_of_the_target_is_lost",
+    ),
+    Protection(
         11,
         "leftovers are cleaned",
         _STORE,
