@@ -228,8 +228,19 @@ def test_workers_train_whole_ones(tmp_path):
     assert [one.references[0].first for one in task.alone()] == [True] * 3
 
 
-def test_workers_whose_functions_compute_something_else_are_refused(tmp_path, monkeypatch):
-    """A worker imports a module anew, and knows no global that was set in it after its import."""
+class Rank(jk.Measurement):
+    """What it computes cannot be told."""
+
+    on_host = True
+
+    def measure(self, params):
+        return {"rank": np.linalg.matrix_rank(np.asarray(params.w))}
+
+
+@pytest.mark.parametrize("measure", [squared_norm, Rank])
+def test_workers_whose_functions_compute_something_else_are_refused(tmp_path, monkeypatch, measure):
+    """A worker imports a module anew, and knows no global that was set in it after its import. It
+    was not asked beside a measurement of which nobody can tell what it computes."""
     module = types.ModuleType("own_points")
     text = """
 import jax, jax.numpy as jnp
@@ -241,7 +252,8 @@ def points(key, samples, dim):
 """
     exec(text, module.__dict__)
     monkeypatch.setitem(sys.modules, "own_points", module)
-    runs = jk.grid(**{**SIZES, "seed": 0, "data": module.points, "max_steps": 3})
+    axes = {"seed": 0, "data": module.points, "max_steps": 3, "measure": measure}
+    runs = jk.grid(**{**SIZES, **axes})
     (task,) = executors._tasks(jk.plan_sweep(runs).buckets, (), ())
     (tmp_path / "wanted").touch()
     train = partial(executors.train_part, task.common, task.references, threads())

@@ -25,7 +25,7 @@ from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import Trajectory, those_with
 from jaxkkt.engine.workers import end_with_parent
-from jaxkkt.runs.run import Run, own_specs
+from jaxkkt.runs.run import Run, own_specs, told_of_own
 from jaxkkt.specs.base import from_json, jsonable
 from jaxkkt.specs.identity import function_name
 from jaxkkt.store import differences
@@ -240,27 +240,21 @@ def _loaded(common: bytes) -> Any:
 
 @lru_cache(maxsize=1)
 def _require_same_functions(common: bytes) -> None:
-    """Raises ValueError where a worker's own functions compute something else than the sweep's."""
+    """Raises ValueError where a worker's own functions compute something else than the sweep's, as
+    far as it can be told what they do."""
     _, _, parts, told = _loaded(common)
-    for reference, identity in told:
+    for reference, computed in told:
         run = _run(parts, reference)
-        if _told(run) != identity:
-            names = ", ".join(sorted({function_name(spec.brought) for spec in own_specs(run)}))
+        compared = zip(own_specs(run), computed, told_of_own(run), strict=True)
+        others = [spec for spec, there, here in compared if there not in (None, here)]
+        if others:
+            names = sorted({function_name(spec.brought) for spec in others})
             raise ValueError(
-                f"{names}: a worker computes something else by it than the process of the sweep, "
-                "as where a module's global was set after its import, which a worker does not "
-                "know. Make what is set a field of a class, or an array or number that the "
-                "function closes over"
+                f"{', '.join(names)}: a worker computes something else by it than the "
+                "process of the sweep, as where a module's global was set after its import, which "
+                "a worker does not know. Make what is set a field of a class, or an array or "
+                "number that the function closes over"
             )
-
-
-def _told(run: Run) -> str | None:
-    """What a run with own functions computes, where that can be told."""
-    if not own_specs(run):
-        return None
-    with suppress(ValueError):
-        return run.identity
-    return None
 
 
 def _packed(part: Any) -> str | bytes:
@@ -316,7 +310,7 @@ def _tasks(
             for reference, run in zip(references, runs, strict=True):
                 first.setdefault(reference.parts, (reference, run))
         parts = [_packed(value) for _, value in places]
-        told = [(one, known) for one, run in first.values() if (known := _told(run)) is not None]
+        told = [(one, known) for one, run in first.values() if any(known := told_of_own(run))]
         common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts, told))
         for runs, references in tasks:
             yield _Task(common, runs, references)

@@ -282,6 +282,19 @@ def own_specs(run: Run) -> list[Spec]:
     return [spec for spec in specs if identity.package_of(spec.brought) is None]
 
 
+def told_of_own(run: Run) -> tuple[str | None, ...]:
+    """What each of `own_specs` computes, as JSON; None where that cannot be told, as of what NumPy
+    computes on the host."""
+    sizes = _known_sizes(run) or run.sizes
+    return tuple(_told_of(spec, sizes) for spec in own_specs(run))
+
+
+def _told_of(spec: Spec, sizes: dict[str, Any]) -> str | None:
+    with suppress(ValueError):
+        return json.dumps(spec.to_json(digests=True, **sizes), sort_keys=True)
+    return None
+
+
 @uncollected()
 def unique(runs: Collection[Run]) -> list[Run]:
     """The runs without repetitions, in order; ValueError for what is no run, and for none."""
