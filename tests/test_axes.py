@@ -182,6 +182,17 @@ class TestCurves:
                     assert found.sizes == expected[name].sizes, name
                     assert np.isnan(found).all() == name.startswith("curve_"), name
 
+    def test_own_arrays_of_one_size_may_reach_no_moment(self):
+        """Comparing the second with the first raised an error, and its runs were lost."""
+        x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+        y = np.array([1, -1, 1, -1, 1, -1], np.float32)
+        data = [jk.data.Arrays(x[i], y, name=name) for i, name in enumerate("ab")]
+        curve = jk.Curve([-500.0], measure=squared_norm)
+        axes = {"width": 5, "seed": range(2), "max_steps": 3, "measure": squared_norm}
+        table = sweep(jk.grid(data=data, **axes, curve=curve))
+        assert (table.steps == 3).all()
+        assert np.isnan(table.curve_squared_norm).all()
+
     def test_names_of_moments_that_none_reaches_are_found_once_a_kind(self, monkeypatch):
         found, shapes_of = [], ended.shapes_of
 

@@ -19,6 +19,7 @@ from jaxkkt.engine.trained import Alone, Trained
 from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.data import Arrays
 from jaxkkt.specs.same import Keyed, by_key
 
 # What is noted of each moment of a curve, beside what is measured there.
@@ -164,8 +165,10 @@ def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
     if one.moments or curve is None:
         return one.on_the_way()
     shape = (*trained.data.x.shape[1:], trained.params.v.shape[-1])
-    kinds = map(structure_of, (curve.measure, run.data, run.protocol))
-    key = len(curve.moments), *kinds, run.samples, run.d, run.width, shape
+    kinds = map(structure_of, (curve.measure, run.protocol))
+    # Own arrays are told by their hash: structures that hold arrays cannot be compared.
+    data = run.data if isinstance(run.data, Arrays) else structure_of(run.data)
+    key = len(curve.moments), data, *kinds, run.samples, run.d, run.width, shape
     return _unreached(Keyed(key, (run, shape)))
 
 
