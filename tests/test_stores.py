@@ -92,6 +92,31 @@ def test_no_value_stands_beside_the_field_of_another_measurement(tmp_path):
     assert rows.plus[3.0] == pytest.approx(3 + norm)
 
 
+def test_fields_of_one_name_stand_beside_their_own_measurement_alone(tmp_path):
+    """Measured together after each alone, both were shown twice: at either one's field."""
+    axes = {**SIZES, "seed": 0}
+    times, plus = Times(size=0.5), Plus(size=3.0)
+    for one in (times, plus):
+        sweep(jk.grid(**axes, measure=one), store=tmp_path, keep="params")
+    other = jk.grid(**axes, measure=[Times(size=7.0), Plus(size=9.0)])
+    sweep(other, store=tmp_path, keep="params")
+    rows = jk.read_rows(tmp_path).set_index("size")  # NaN of the row of both
+    assert len(rows) == 3
+    norm = rows.times[0.5] / 0.5
+    assert np.isnan(rows.plus[0.5])
+    assert np.isnan(rows.times[3.0])
+    assert rows.plus[3.0] == pytest.approx(3 + norm)
+    # A row that has what others have, and more, stands for them.
+    table = sweep(jk.grid(**axes, measure=[jk.Flips(), times, plus]), store=tmp_path)
+    rows = jk.read_rows(tmp_path)
+    assert rows.measure.tolist() == ["times, plus", "flips, times, plus"]
+    assert "size" not in rows
+    both = rows.iloc[1]
+    assert (both.measure1_size, both.measure2_size) == (0.5, 3.0)
+    assert (both.times, both.plus) == (table.times.item(), table.plus.item())
+    assert (rows.iloc[0].measure_size, rows.iloc[0].times) == (7, pytest.approx(7 * norm))
+
+
 def test_what_failed_and_why(tmp_path, capsys):
     sweep([*runs_of(bad=[1]), *jk.grid(**SIZES, seed=7, max_steps=3)], store=tmp_path)
     assert store("failed", tmp_path) == 1

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxkkt.engine.names import CURVE
 from jaxkkt.engine.rows import Row, refuse_twice
 from jaxkkt.measurements import Measurement
-from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order
+from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import Same, by_identity, by_same
@@ -138,8 +138,9 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
     """The rows of a store as those of a table, by what they say of themselves alone.
 
     Of a run that raised and was not tried again, its error; of one that was computed several times,
-    the last. Where fields of measurements vary, as `slack` does, a run has a row for each; and so
-    where own measurements of one name computed different things.
+    the last. Where fields of measurements vary, as `slack` does, a run has a row for each; so where
+    fields of one name belong to several measurements, unless one row has all; and where own
+    measurements of one name computed different things.
     """
     by_name: dict[str, list[Record]] = {}
     for record in records:
@@ -147,8 +148,8 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
             by_name.setdefault(record.name, []).append(record)
     found, kinds, orders = [], dict[Any, RowKind](), Orders()
     for mine in chain.from_iterable(_by_row(some, orders) for some in by_name.values()):
-        ended = [r for r in mine if "error" not in r.value["ending"]] or mine
-        last, of_network = ended[-1], _of_one_network(ended)
+        of_network = _that_count(mine)
+        last = of_network[-1]
         measured, described = dict[str, dict[str, Any]](), []
         for record in of_network:
             described.append((id(record.segment), record.value["spec"]))
@@ -185,11 +186,16 @@ def _versions(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _by_row(records: Sequence[Record], orders: Orders) -> list[list[Record]]:
-    """A run's records by the rows that they belong to: those that disagree in no column."""
+    """A run's records by the rows that they belong to: those that disagree in no column, and not in
+    which measurement's field a column shows. A row is left out where another has all that was
+    measured of it, and more."""
     if len(records) == 1 or len({r.value["spec"] for r in records}) == 1:
         return [list(records)]
-    specs = {r.value["spec"]: {**_columns(r, orders), MEASURE: None} for r in records}
-    rows: list[tuple[dict[str, Any], set[str]]] = []
+    specs: dict[str, dict[Any, Any]] = {}
+    for record in records:
+        if record.value["measured"] or record.value["spec"] not in specs:
+            specs[record.value["spec"]] = _told_apart(record, orders)
+    rows: list[tuple[dict[Any, Any], set[str]]] = []
     for complete in (False, True):  # what fits to several rows belongs to all of them
         for spec, mine in specs.items():
             fitting = [row for row in rows if all(row[0].get(k, v) == v for k, v in mine.items())]
@@ -199,7 +205,31 @@ def _by_row(records: Sequence[Record], orders: Orders) -> list[list[Record]]:
             for held, some in fitting:
                 held.update(mine)
                 some.add(spec)
-    return [[r for r in records if r.value["spec"] in some] for _, some in rows]
+    found = [[r for r in records if r.value["spec"] in some] for _, some in rows]
+    hashes = [{h for r in _that_count(mine) for h in r.value["measured"]} for mine in found]
+    whole = [not some or not any(some < other for other in hashes) for some in hashes]
+    return [mine for mine, keep in zip(found, whole, strict=True) if keep]
+
+
+def _told_apart(record: Record, orders: Orders) -> dict[Any, Any]:
+    """What tells a record from those of other rows: its columns, and of each field of its
+    measurements the columns that show it. The `size` of one measurement is a column `size`, those
+    of two are `measure_size` and `measure1_size`, each of its own kind."""
+    known = record.segment.definitions
+    columns = known[record.value["spec"]]["columns"]
+    shown: dict[str, tuple[str, str]] = {}
+    for i, hashed in enumerate(record.value["measured"]):
+        one = known.get(hashed, {}).get("is", {})
+        for field in one:
+            named = f"{part_of(i)}_{field}"
+            if named in columns:
+                shown[named] = field, str(one.get("kind"))
+            elif field in columns:
+                shown[field] = field, ""
+    found: dict[Any, Any] = {**_columns(record, orders), MEASURE: None}
+    for name, (field, kind) in in_order(shown, columns, orders).items():
+        found.setdefault(("field", field), set()).add((name, kind))
+    return found
 
 
 def _columns(record: Record, orders: Orders) -> Mapping[str, Any]:
@@ -244,6 +274,11 @@ def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
 def _of_one_network(records: Sequence[Record]) -> list[Record]:
     """Those of the same network as the last."""
     return [r for r in records if r.value["network"] == records[-1].value["network"]]
+
+
+def _that_count(records: Sequence[Record]) -> list[Record]:
+    """Those of a row that did not raise, where there are any, of the network of the last."""
+    return _of_one_network([r for r in records if "error" not in r.value["ending"]] or records)
 
 
 def has_spec(record: Record) -> bool:
