@@ -340,6 +340,7 @@ class TestResults:
         assert summary.mean.item() == pytest.approx(good.mean().item())
         assert summary.std.item() == pytest.approx(good.std().item())
         assert summary.used.item() == good.count().item() == 3
+        assert jk.summarize(table, "c", over=[*dims, "seed"]).mean.identical(summary.mean)
         with pytest.raises(ValueError, match="the table has no dimension 'gap', but "):
             jk.summarize(table, "c", over=["seed", "gap"])
         with pytest.raises(ValueError, match=r"the table has no 'status'.*: keep it beside"):

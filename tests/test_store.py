@@ -582,6 +582,18 @@ class TestReading:
         xr.testing.assert_equal(jk.read_store(tmp_path), table)
         assert not recwarn.list
 
+    def test_networks_whose_rows_are_gone_are_told(self, tmp_path):
+        """Which of several is meant ended in an IndexError."""
+        (run,) = jk.grid(**SIZES, seed=0, max_steps=0)
+        sweep([run], store=tmp_path, keep="params")
+        params = jk.load_network(tmp_path, run)
+        Store(tmp_path).save_network(run.name, "another", params)
+        jk.load_network(tmp_path, run)  # that of its row
+        for path in Store(tmp_path).paths():
+            path.unlink()
+        with pytest.raises(ValueError, match="keeps 2 networks of this run, but no row that says"):
+            jk.load_network(tmp_path, run)
+
     def test_nothing(self, tmp_path):
         with pytest.raises(ValueError, match="is no store"):
             jk.read_store(tmp_path)

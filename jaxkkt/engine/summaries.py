@@ -87,7 +87,7 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     """
     if name not in dataset:
         raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
-    along = [over] if isinstance(over, str) else list(over)
+    along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
     _require_dimensions(dataset, along)
     values = dataset[name]
     for told in values.attrs.get(ANCILLARY, "").split():

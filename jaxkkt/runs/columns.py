@@ -99,8 +99,8 @@ def columns_of(
     Kinds of data, initialization, optimizer and measurements by label, and the fields of each under
     their own names; with the name of the part before it where two parts share a name, and for
     initializations always: `init_scale`. The sizes d, alpha, samples and width of data and network
-    keep theirs. Two kinds of one label get a piece of their identity. Measurements are columns
-    `in_order`.
+    keep theirs. Kinds of one label are numbered in the order of the runs: `stripes 1`, `stripes 2`.
+    Measurements are columns `in_order`.
     """
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}

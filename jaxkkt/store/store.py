@@ -143,11 +143,18 @@ class Store:
 
     def load_network(self, name: str, network: str | None = None) -> Params:
         """The parameters that `save_network` wrote: of this network, or of the last row of this
-        name of which they are kept. ValueError where there are none, or they are damaged."""
+        name of which they are kept. ValueError where there are none, no row says which of several
+        is meant, or they are damaged."""
         paths = list(self._networks.glob(f"{name}-*.npz"))
         if network is None and len(paths) > 1:
             rows = [r.value["network"] for r in self.records() if r.name == name]
-            network = [n for n in rows if self.has_network(name, n)][-1]
+            kept_of_rows = [n for n in rows if self.has_network(name, n)]
+            if not kept_of_rows:
+                raise ValueError(
+                    f"{self.folder} keeps {len(paths)} networks of this run, but no row that says "
+                    "which of them counts: sweep it again, with keep='params'"
+                )
+            network = kept_of_rows[-1]
         if network is not None:
             paths = [path for path in [self._network(name, network)] if path.is_file()]
         if not paths:
