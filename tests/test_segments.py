@@ -102,6 +102,14 @@ def test_rows_that_changed_places_do_not_count(tmp_path):
         assert landed(tmp_path) == {}
 
 
+def test_a_line_of_another_segment_does_not_count(tmp_path):
+    """Two that were begun alike had the same checksums."""
+    one, other = (filled(tmp_path, {name: 1}) for name in "ab")
+    one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[-1])
+    assert read(one).rows == [("a", 1)]
+    assert read(one).damaged == [4]
+
+
 def test_a_newer_format_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "FORMAT", 7)
     path = filled(tmp_path, {"a": 1})
@@ -288,4 +296,5 @@ def test_the_header_says_what_wrote_it(tmp_path):
     path = filled(tmp_path, {"a": 1})
     first, second = path.read_text().splitlines()[:2]
     assert first == second
-    assert json.loads(first.split(" ", 1)[1]) == {"format": 4, "settings": SETTINGS}
+    about = {"format": 4, "segment": path.stem, "settings": SETTINGS}
+    assert json.loads(first.split(" ", 1)[1]) == about

@@ -1,9 +1,9 @@
 """Segments: append-only files of checksummed lines, one for each process that writes.
 
-The first line says what wrote the segment, and is there twice. Each line after it is a row, by its
-name, or a definition that rows of this segment refer to. A line's checksum covers the first line's,
-so that a line counts in its own segment alone. A process never appends to another one's segment:
-what a killed one left, its last line perhaps cut short, stays as it is.
+The first line says which segment it is and what wrote it, and is there twice. Each line after it is
+a row, by its name, or a definition that rows of this segment refer to. A line's checksum covers the
+first line's, so that a line counts in its own segment alone. A process never appends to another
+one's segment: what a killed one left, its last line perhaps cut short, stays as it is.
 """
 
 import json
@@ -55,7 +55,7 @@ class Writer:
         with named(self.path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._file = os.open(self.path, flags, 0o666)
-        header = json.dumps({"format": FORMAT, **about})
+        header = json.dumps({"format": FORMAT, "segment": self.path.stem, **about})
         self._salt = _checksum("", header)
         self._end, self._synced = 0, monotonic()
         with self._lock:
