@@ -16,6 +16,10 @@ from jaxkkt.engine.summaries import summarize
 STYLE = Path(__file__).with_name("paper.mplstyle")
 # Labels of a logarithmic axis are at least so far from each other, as a share of its length.
 NEAREST_LABELS = 0.08
+# An axis of one value, and a map's only row or column, reach so far to each side: a factor.
+AROUND = 1.5
+# Markers of lines that have but one point, by their style.
+ALONE: dict[Any, str] = {"-": "_", "--": "+", ":": "1"}
 # How wide a letter is, as a share of the font's size: labels are broken into lines by it.
 LETTER = 0.55
 
@@ -28,8 +32,14 @@ def mean_band(
     Where `results` has dimensions of several values beside `along` and seed, select one of each
     first. Runs that failed are left out of both (see `engine.summarize`), and where all of them did
     the line has a gap. Where `along` holds strings they are the ticks of the axis, in the order of
-    `results`. An axis without a label gets the table's description of what it shows.
+    `results`. An axis without a label gets the table's description of what it shows. Raises
+    ValueError where `along` is the seeds, which are what is averaged.
     """
+    if along == "seed":
+        raise ValueError(
+            "a band is mean and deviation over the seeds, and cannot lead along them: for a line a "
+            f"seed use ax.plot(results.seed, results[{variable!r}])"
+        )
     axes = {along, "seed"}
     alone = [dim for dim, size in results.sizes.items() if size == 1 and dim not in axes]
     results = results.squeeze(alone)
@@ -49,8 +59,8 @@ def mean_band(
         ax.xaxis.update_units(places)
         x = places[shown]
     mean, std = summary.mean.values[shown], summary.std.values[shown]
-    (line,) = ax.plot(x, mean, marker="o", label=label)
-    ax.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
+    (means,) = ax.plot(x, mean, marker="o", label=label)
+    ax.fill_between(x, mean - std, mean + std, color=means.get_color(), alpha=0.2, linewidth=0)
     extent = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
     ax.set_xlabel(ax.get_xlabel() or _described(results[along], ax.xaxis.label, extent.width))
     ax.set_ylabel(ax.get_ylabel() or _described(results[variable], ax.yaxis.label, extent.height))
@@ -60,7 +70,15 @@ def mean_band(
 def families(
     ax: Axes, results: xr.Dataset, variable: str, by: str, along: str = "d", symbol: str = ""
 ) -> Axes:
-    """One `mean_band` for each value of the dimension `by`, numbers or strings, with a legend."""
+    """One `mean_band` for each value of `by`, numbers or strings, with a legend.
+
+    `by` is a dimension of `results`, or a coordinate of one value. Raises ValueError for others.
+    """
+    if by in results.coords and not results[by].dims:  # one value is selected, or all runs have it
+        results = results.expand_dims(by)
+    if by not in results.dims:
+        there = ", ".join(map(str, results.dims))
+        raise ValueError(f"lines are by a dimension of the table, {there}, got by={by!r}")
     for value in results[by].values:
         part = results.sel({by: value})
         if (part.status != NOT_RUN).any():
@@ -68,20 +86,34 @@ def families(
     return _legend(ax)
 
 
+def line(ax: Axes, x: Any, y: Any, style: str, **options: Any) -> Axes:
+    """`ax.plot(x, y, style)`; a line without markers of one point gets one, to be seen."""
+    (drawn,) = ax.plot(x, y, style, **options)
+    if np.size(x) == 1 and drawn.get_marker() == "None":
+        drawn.set(marker=ALONE.get(drawn.get_linestyle(), "_"), markersize=9)
+    return ax
+
+
 def sqrt_d(ax: Axes, d: np.ndarray) -> Axes:
     """The line sqrt(d): a perturbation of this size flips the label of any point trivially."""
-    d = np.linspace(np.min(d), np.max(d), 200)
-    ax.plot(d, np.sqrt(d), color="black", linestyle="--", label=r"$\sqrt{d}$")
-    return _legend(ax)
+    low, high = np.min(d), np.max(d)
+    d = np.linspace(low, high, 200 if low < high else 1)
+    return _legend(line(ax, d, np.sqrt(d), "--", color="black", label=r"$\sqrt{d}$"))
 
 
 def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> Axes:
-    """Accuracies over two dimensions, on logarithmic axes, with a colour bar from 0 to 1."""
+    """Accuracies over two dimensions, on logarithmic axes, with a colour bar from 0 to 1.
+
+    A cell reaches half way to the next value on logarithms; the only one of an axis, a factor of
+    1.5. Values of 0 or less, which such axes do not have, are left out.
+    """
+    for name in (along, across):
+        accuracy = accuracy.isel({name: (accuracy[name] > 0).values}).sortby(name)
     mesh = ax.pcolormesh(
-        accuracy[along],
-        accuracy[across],
+        _edges(accuracy[along].values),
+        _edges(accuracy[across].values),
         accuracy.transpose(across, along),
-        shading="nearest",
+        shading="flat",
         vmin=0,
         vmax=1,
     )
@@ -91,12 +123,26 @@ def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> A
     return ax
 
 
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Where the cells of rising values begin and end, (n+1,): geometric midpoints."""
+    places = np.log(np.asarray(values, float))
+    if places.size == 1:
+        return np.exp(places + np.log(AROUND) * np.array([-1, 1]))
+    middles = (places[1:] + places[:-1]) / 2
+    ends = 2 * places[[0, -1]] - middles[[0, -1]]
+    return np.exp(np.concatenate([ends[:1], middles, ends[1:]]))
+
+
 def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
     """Both axes logarithmic, with a tick at every one of the few values `x`.
 
-    From the largest on each is labelled unless the label to its right is too near. Where no
-    positive value was drawn the vertical axis stays linear.
+    From the largest on each is labelled unless the label to its right is too near. Where all that
+    was drawn is at one x the axis reaches a factor of 1.5 to each side. Where no positive value was
+    drawn the vertical axis stays linear.
     """
+    low, high = ax.dataLim.intervalx
+    if low == high > 0:  # or panels that share the axis leave no width of it
+        ax.set_xlim(low / AROUND, high * AROUND)
     ax.set_xscale("log")
     if np.isfinite(ax.dataLim.minposy):  # Matplotlib raises for an axis without logarithms
         ax.set_yscale("log")
@@ -145,7 +191,9 @@ def _described(values: xr.DataArray, label: Text, inches: float) -> str:
 
 
 def _named(value: Any) -> str:
-    return f"{value:g}" if np.issubdtype(np.asarray(value).dtype, np.number) else str(value)
+    """Short, and still another text for another number."""
+    floating = np.issubdtype(np.asarray(value).dtype, np.floating)
+    return f"{float(str(value)):.12g}" if floating else str(value)
 
 
 def _legend(ax: Axes) -> Axes:

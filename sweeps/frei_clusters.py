@@ -225,7 +225,7 @@ def errors_drawn(figure: Figure, results: xr.Dataset) -> None:
         for name, style in (("neighbour", ":"), ("linear", "--")):
             beside = shown[f"{name}_error"].mean(("seed", "width"))
             named = {"neighbour": "1-nearest-neighbour", "linear": "linear max-margin"}[name]
-            ax.plot(per, beside, style, color="black", label=named)
+            plotting.line(ax, per, beside, style, color="black", label=named)
         ax.axvline(np.log(float(shown.d)) ** 2, color="grey", linewidth=0.8, label=r"$\ln(d)^2$")
         ax.set_xscale("log")
         ax.set_xticks(per, [f"{value:g}" for value in per], minor=False)
@@ -276,7 +276,7 @@ def _sizes_drawn(ax: Axes, one: xr.Dataset, along: str) -> None:
         r"$\sqrt{d}/8$, robust network, large $d$": (np.sqrt(d) / 8, ":"),
     }
     for what, (line, style) in lines.items():
-        ax.plot(one[along], line, style, color="black", linewidth=0.9, label=what)
+        plotting.line(ax, one[along], line, style, color="black", linewidth=0.9, label=what)
     bound = one.promised.mean(("seed", "width"))
     if np.isfinite(bound).any():
         ax.plot(one[along], bound, "k*", label="$|z|$ of Theorem 4.2")

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from jaxkkt import studies
+from jaxkkt import plotting, studies
 
 # Fresh points of a network.
 TESTS = 2000
@@ -85,9 +85,8 @@ def many_drawn(figure: Figure, results: xr.Dataset) -> None:
             bars = np.clip([error - low, high - error], 0, None)
             ax.errorbar(shown.clusters, error, bars, marker="o", capsize=2, label=f"width {width}")
         for name, style in KINDS.items():
-            ax.plot(
-                shown.clusters, shown[f"{name}_error"].mean(("seed", "width")), style, label=name
-            )
+            error = shown[f"{name}_error"].mean(("seed", "width"))
+            plotting.line(ax, shown.clusters, error, style, label=name)
         ax.set(xscale="log", xlabel="clusters $k$", title=rf"$\sigma$ = {sigma:g}")
         size = (shown.cluster_flip_half / unit).mean(("seed", "width"))
         axes[-1].plot(shown.clusters, size, "o-", color=f"C{i}", label=rf"$\sigma$ = {sigma:g}")

@@ -20,7 +20,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from jaxkkt import measurements, studies
+from jaxkkt import measurements, plotting, studies
 from jaxkkt.theory import vardi
 
 
@@ -207,7 +207,7 @@ def drawn(figure: Figure, results: xr.Dataset) -> None:
     figure.set_size_inches(5.5, 4)
     table = rows(results)
     d = np.sort(table.data_ambient.unique())
-    ax.plot(d, np.sqrt(d), "--", color="black", label=r"$\sqrt{d}$")
+    plotting.line(ax, d, np.sqrt(d), "--", color="black", label=r"$\sqrt{d}$")
     kinds = {
         "z_norm": "|z| of Theorem 4.1",
         "flip_size_exact": "c, trained",

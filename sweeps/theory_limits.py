@@ -274,7 +274,7 @@ def drawn(figure: Figure, results: xr.Dataset) -> None:
         ax.plot(d, mean.attack, "o-", color=color, label=label)
         ax.plot(d, mean.guarantee.where(mean.guarantee > 0), "^:", color=color)
         if name == "robust":
-            ax.plot(d, mean.paper, "--", color="black", label="paper's size, robust")
+            plotting.line(ax, d, mean.paper, "k--", label="paper's size, robust")
     shown: dict[str, Any] = {}
     titles = ("sphere, m = d samples", r"$x_i = \sqrt{d}\, e_i$", "clusters, fresh points")
     for ax, title in zip(axes.values(), titles, strict=True):

@@ -109,18 +109,20 @@ LINES = (
 def drawn(figure: Figure, results: xr.Dataset) -> None:
     """c against d with everything over it, a panel for each sample count."""
     by, one = _named(results), counted(results)
-    figure.set_size_inches(2.9 * one["count"].size + 0.4, 4.2)
-    axes = figure.subplots(1, one["count"].size, sharey=True, squeeze=False)[0]
+    panels = one["count"].size
+    figure.set_size_inches(2.9 * panels + 0.4, 4.2 if panels > 1 else 4.5)
+    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
     for ax, n in zip(axes, one["count"].values, strict=True):
         _drawn_at(ax, one.sel(count=n))
         ax.set_title(rf"$\alpha$ = {n:g}" if by == "alpha" else f"m = {n:g}")
     axes[0].set_ylabel("size of a perturbation")
-    figure.legend(handles=axes[0].get_lines(), loc="outside upper center", ncols=4)
+    columns = min(4, 2 * panels)
+    figure.legend(handles=axes[0].get_lines(), loc="outside upper center", ncols=columns)
 
 
 def _drawn_at(ax: Axes, one: xr.Dataset) -> None:
     for name, label, style in LINES:
-        ax.plot(one.d, one[name].mean("seed"), style, markersize=4, label=label)
-    ax.plot(one.d, np.sqrt(one.d), "k--", label=r"$\sqrt{d}$")
+        plotting.line(ax, one.d, one[name].mean("seed"), style, markersize=4, label=label)
+    plotting.line(ax, one.d, np.sqrt(one.d), "k--", label=r"$\sqrt{d}$")
     plotting.logarithmic(ax, one.d.values)
     ax.set_xlabel("input dimension $d$")

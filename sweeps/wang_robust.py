@@ -167,7 +167,7 @@ def drawn(figure: Figure, results: xr.Dataset, panel: str) -> None:
             reach = shown.half_way.mean(("seed", "radius"))
             lines.append((reach.values, ":", "half way"))
         for line, linestyle, label in lines:
-            ax.plot(values, line, linestyle, color="white", label=label, path_effects=OUTLINE)
+            plotting.line(ax, values, line, f"w{linestyle}", label=label, path_effects=OUTLINE)
         ax.set_title(title)
         ax.legend(loc="upper right", labelcolor="white", frameon=True, facecolor="black")
     axes[0].set_ylabel(r"$|\delta|$" if panel == "left" else "$V$")

@@ -3,12 +3,16 @@
 import json
 
 import jax.numpy as jnp
+import matplotlib.style
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from sweeps import frei_open, vardi_bounds
+from jaxkkt import plotting
+from sweeps import frei_open, vardi_bounds, vardi_bounds_claims
 
 
 def normal(x, y):
@@ -172,3 +176,20 @@ def test_bounds_are_drawn_where_they_hold(tmp_path):
     assert ((found.polished_flip <= found.polished_z_norm) | ~inside).all()
     assert (found.robust_first >= found.radius).all()
     assert (tmp_path / "few" / "bounds.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(("by", "values"), [("samples", [2]), ("alpha", [0.5, 1.0])])
+def test_the_legend_of_bounds_is_within_the_figure(by, values):
+    """Four columns above one panel were cut off at both sides."""
+    coords = {"d": [100], by: values, "seed": [0]}
+    one = xr.DataArray(np.ones((1, len(values), 1)), coords)
+    names = [name for name, *_ in vardi_bounds_claims.LINES]
+    results = xr.Dataset({"status": one.astype(int), **dict.fromkeys(names, one)})
+    with matplotlib.style.context(plotting.STYLE):
+        figure = Figure()
+        vardi_bounds_claims.drawn(figure, results)
+        FigureCanvasAgg(figure).draw()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.x1
+    assert {line.get_marker() for line in figure.axes[0].lines} == {*"oxsv^_+"}

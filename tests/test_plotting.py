@@ -109,9 +109,50 @@ def test_sqrt_line(ax):
     assert (x[0], x[-1]) == (4, 9)
 
 
+def test_a_line_of_one_point_can_be_seen(ax):
+    """The line sqrt(d) of one d had no length and no marker, and stood in the legend alone."""
+    jk.plotting.sqrt_d(ax, np.array([9]))
+    plotting.line(ax, [9], [3], "C2o:")
+    plotting.line(ax, [4, 9], [2, 3], "k--")
+    found = [(line.get_xydata().tolist(), line.get_marker()) for line in ax.lines]
+    assert found == [([[9, 3]], "+"), ([[9, 3]], "o"), ([[4, 2], [9, 3]], "None")]
+
+
 def test_left_over_dimensions_are_refused(ax):
     with pytest.raises(ValueError, match=r"c still has the dimensions \['alpha'\]"):
         jk.plotting.mean_band(ax, table(), "c")
+
+
+def test_a_band_does_not_lead_along_the_seeds(ax):
+    """It drew two lines and failed with "too many values to unpack"."""
+    with pytest.raises(ValueError, match="over the seeds, and cannot lead along them"):
+        jk.plotting.mean_band(ax, table().sel(d=4, alpha=0.5), "c", along="seed")
+    assert not ax.lines
+
+
+def test_one_line_by_a_field_of_one_value(ax):
+    """A coordinate of one value has no dimension, over which Python failed to iterate."""
+    jk.plotting.families(ax, table().sel(width=3, alpha=0.5), "c", by="alpha")
+    jk.plotting.families(ax, table().sel(alpha=0.5), "c", by="width")
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["alpha = 0.5", "width = 3"]
+    samples = table().assign_coords(samples=("d", [1, 2, 3]))
+    for name in ("samples", "loss"):
+        with pytest.raises(ValueError, match=f"by a dimension of the table.*got by='{name}'"):
+            jk.plotting.families(ax, samples.sel(alpha=0.5), "c", by=name)
+
+
+def test_lines_of_different_numbers_have_different_names(ax):
+    """Six digits called 1,000,000 and 1,000,001 the same."""
+    values = {"many": [1_000_000, 1_000_001], "near": [0.1234567, 0.1234568]}
+    values["single"] = np.float32([0.1, 0.2])
+    labels = {}
+    for name, two in values.items():
+        shown = table().sel(width=3).rename(alpha=name).assign_coords({name: two})
+        jk.plotting.families(ax, shown, "c", by=name)
+        labels[name] = [t.get_text() for t in ax.get_legend().get_texts()][-2:]
+    assert labels["many"] == ["many = 1000000", "many = 1000001"]
+    assert labels["near"] == ["near = 0.1234567", "near = 0.1234568"]
+    assert labels["single"] == ["single = 0.1", "single = 0.2"]
 
 
 def test_axes_are_called_what_the_table_calls_them_unless_they_have_names(ax):
@@ -157,3 +198,32 @@ def test_labels_of_a_logarithmic_axis_do_not_overlap():
     assert ax.get_xticks().tolist() == [25, 49, 100, 625, 784]
     ax = plotting.logarithmic(plt.figure().subplots(), np.array([100]))
     assert [t.get_text() for t in ax.get_xticklabels()] == ["100"]
+
+
+@pytest.mark.parametrize(
+    ("radii", "edges"),
+    [
+        ([0.1, 1, 10], [10**-1.5, 10**-0.5, 10**0.5, 10**1.5]),
+        ([0.3], [0.2, 0.45]),
+        ([0, 3, 0.3], [0.3 / 10**0.5, 0.9**0.5, 3 * 10**0.5]),
+    ],
+)
+def test_cells_of_a_map_contain_their_values(ax, radii, edges):
+    """Edges were half way between the numbers themselves: at 0.1, 1 and 10 the first row began
+    below 0, which logarithmic axes do not have, and a map of one row was empty."""
+    width = [500, 1000]
+    accuracy = xr.DataArray(
+        np.add.outer(np.array(radii), np.array(width)),
+        {"radius": radii, "width": width},
+        ("radius", "width"),
+    )
+    plotting.accuracy_map(ax, accuracy, "width", "radius")
+    (mesh,) = ax.collections
+    corners = mesh.get_coordinates()
+    np.testing.assert_allclose(corners[:, 0, 1], edges)
+    np.testing.assert_allclose(corners[0, :, 0], np.array([500, 1000, 2000]) / 2**0.5)
+    drawn = sorted(radius for radius in radii if radius > 0)
+    np.testing.assert_allclose(mesh.get_array(), np.add.outer(drawn, width))
+    low, high = ax.get_ylim()
+    assert low < drawn[0]
+    assert drawn[-1] < high

@@ -3,11 +3,15 @@
 import json
 
 import jax.numpy as jnp
+import matplotlib.style
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from scipy.integrate import quad
 
+from jaxkkt import plotting
 from jaxkkt.theory import frei, vardi
 from sweeps import limits_probabilities, limits_smallest, theory_limits
 
@@ -94,6 +98,16 @@ def test_a_promise_is_held_against_the_interval(changes, holds):
     assert all(claim.holds for claim in others)
     assert density.holds  # 0.02 of two tests
     assert "says nothing at d = 10" in others[0].measured
+
+
+def test_panels_of_one_d_share_an_axis_of_some_length():
+    """It went from 10 to 10.00000000000001, and panels came to lie over each other."""
+    with matplotlib.style.context(plotting.STYLE):
+        figure = Figure()
+        limits_probabilities.drawn(figure, odds().isel(d=[0]))
+        FigureCanvasAgg(figure).draw()
+    for ax in figure.axes:
+        assert ax.get_xlim() == pytest.approx((10 / 1.5, 15))
 
 
 def test_the_typical_product():
