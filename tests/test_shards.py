@@ -9,6 +9,7 @@ import xarray as xr
 from cases import rows_in, sweep
 
 import jaxkkt as jk
+from jaxkkt import studies
 from jaxkkt.studies.command import main
 
 PROCESS = """
@@ -59,6 +60,27 @@ def test_from_the_command_line(tmp_path, capsys):
     assert main(["sweep", "vardi-figures", *small, "--out", str(tmp_path / "whole")]) == 0
     files = [tmp_path / name / "results.nc" for name in ("out", "whole")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_part_with_fewer_runs_than_shards_goes_to_the_first(tmp_path, capsys):
+    """The others trained the parts before it, and ended with an error."""
+    measured = {"width": 20, "samples": 4, "measure": ()}
+    some = [
+        studies.Part(jk.grid(d=[5, 6, 7], seed=0, **measured), "large"),
+        studies.Part(jk.grid(d=5, seed=0, **measured), "small"),
+    ]
+    study = studies.Study("made-up", "", studies.Options, lambda _: some)
+    out = ["--quiet", "--out", str(tmp_path)]
+    for i in (3, 1, 2, 4):
+        assert study.main([*out, "--shard", f"{i}/4"]) == 0
+        told = capsys.readouterr().out
+        assert f"small shard {i}/4: {'1 runs are' if i == 1 else 'nothing to train'}" in told
+    assert "large shard 4/4: nothing to train, there are 3 runs" in told
+    assert [len(rows_in(tmp_path / name)) for name in ("large", "small")] == [3, 1]
+    segments = sorted(tmp_path.glob("*/segments/*"))
+    assert study.main(out) == 0
+    assert sorted(tmp_path.glob("*/segments/*")) == segments
+    assert (tmp_path / "small" / "results.nc").exists()
 
 
 @pytest.mark.parametrize("shard", ["3", "0/2", "3/2", "a/b", "1/2/3", "-1/2"])

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -197,6 +198,9 @@ class TestFiles:
         assert [claim["holds"] for claim in found["claims"]] == [True, None]
         assert found["claims"][0]["text"] == "c | is small"
         assert found["runs"] == {"planned": 2, "converged": 2}
+        assert found["preset"] == "quick"
+        assert found["versions"]["jax"] == jax.__version__
+        assert re.match(r"20\d\d-\d\d-\d\dT", found["date"])
 
     def test_provenance(self, ran):
         found = json.loads((ran / "provenance.json").read_text())
@@ -301,6 +305,13 @@ class TestEnds:
         """A shard of them said that all of its runs were there, workers started for nothing."""
         assert STUDY.main(["--out", str(ran), "--landed", *option]) == 2
         assert f"error: --landed trains nothing: leave out {option[0]}" in capsys.readouterr().err
+
+    def test_a_plan_is_of_all_shards(self, tmp_path, capsys):
+        """Of a shard it printed the cost of all runs, and did not say so."""
+        assert STUDY.main(["--out", str(tmp_path), "--dry-run", "--shard", "1/2"]) == 2
+        told = capsys.readouterr().err
+        assert "error: --dry-run prints what all shards together would cost: leave out" in told
+        assert "buckets" not in told
 
     def test_dry_run_trains_and_writes_nothing(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(study.engine, "sweep", None)
@@ -438,6 +449,40 @@ class TestCommand:
         assert "1 holds, 1 not decided; of 3 runs 2 converged, 1 step cap. 2026-11-22" in shown
         assert command.main(["claims", str(tmp_path / "own" / "nowhere")]) == 2
         assert "no study has left its claims" in capsys.readouterr().err
+
+    def test_the_page_names_the_preset_of_each_study_of_a_folder(self, ran, tmp_path, capsys):
+        """It was that of the study that ran last: they share the file that says so."""
+        out = tmp_path / "out"
+        shutil.copytree(ran, out)
+        about = json.loads((out / "provenance.json").read_text())
+        other = {**about, "study": "other", "options": {"preset": "huge"}, "date": "1999-01-01"}
+        (out / "provenance.json").write_text(json.dumps(other))
+        assert command.main(["claims", str(out)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("## made-up, preset quick\n")
+        assert f"of 2 runs 2 converged. {about['date'][:10]}, jaxkkt {jk.__version__}, " in shown
+        # Written before claims.json told it: nothing is said where another study ran since.
+        found = json.loads((out / "claims.json").read_text())
+        older = {name: found[name] for name in ("study", "part", "claims", "runs")}
+        (out / "claims.json").write_text(json.dumps(older))
+        assert command.main(["claims", str(out)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("## made-up\n")
+        assert shown.endswith("of 2 runs 2 converged.\n")
+
+    @pytest.mark.parametrize("content", ['{"foo": 1}', "[1]", '{"study": "o', '{"study": 3}'])
+    def test_a_file_that_no_study_wrote_is_named(self, content, tmp_path, capsys):
+        """Python's traceback did not say which of the files it was."""
+        path = tmp_path / "mine" / "claims.json"
+        path.parent.mkdir()
+        path.write_text(content)
+        assert command.main(["claims", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {path} ")
+
+    def test_claims_has_help(self, capsys):
+        """It was taken for a folder of that name."""
+        assert command.main(["claims", "--help"]) == 0
+        assert "jaxkkt claims [FOLDER ...]" in capsys.readouterr().out
 
     def test_version_and_help(self, capsys):
         assert command.main(["--version"]) == 0

@@ -56,35 +56,59 @@ def endings(results: xr.Dataset, planned: int | None = None) -> str:
 def page(folders: Sequence[Path]) -> str:
     """All claims that studies left below these folders, a table for each study and part.
 
-    Raises ValueError where a folder has none.
+    Raises ValueError where a folder has none, and for a file that no study wrote.
     """
     sections = []
     for folder in folders:
         files = sorted(folder.rglob("claims.json"))
         if not files:
             raise ValueError(f"no study has left its claims (claims.json) in {folder}")
-        sections += [_section(json.loads(file.read_text()), file.parent) for file in files]
+        for file in files:
+            try:
+                sections.append(_section(_read(file), file.parent))
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{file} holds no claims of a study: {error!r}") from error
     return "\n\n".join(sections)
 
 
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} was written by no study: it holds {found!r:.80}")
+    return found
+
+
 def _section(found: Mapping[str, Any], folder: Path) -> str:
+    """One study's part; raises KeyError, TypeError or AttributeError where it is none."""
     judged = [Claim(**claim) for claim in found["claims"]]
     counts = {text: sum(c.verdict == text for c in judged) for text in VERDICTS.values()}
     told = ", ".join(f"{n} {text}" for text, n in counts.items() if n)
     runs = dict(found["runs"])
     planned = runs.pop("planned")
     ends = ", ".join(f"{n} {name}" for name, n in runs.items())
-    # A part's folder lies in the study's, which says when and where it was run.
-    about = [place for place in (folder, folder.parent) if (place / "provenance.json").is_file()]
     made = preset = ""
-    if about:
-        known = json.loads((about[0] / "provenance.json").read_text())
+    known = found if "date" in found else _known(found["study"], folder)
+    if known:
         versions = ", ".join(f"{name} {known['versions'][name]}" for name in ("jaxkkt", "jax"))
         made = f" {str(known['date'])[:10]}, {versions}."
-        chosen = known.get("options", {}).get("preset")
-        preset = f", preset {chosen}" if chosen else ""
+        preset = f", preset {known['preset']}" if known["preset"] else ""
     title = " ".join(filter(None, (found["study"], found["part"]))) + preset
     return f"## {title}\n\n{table(judged)}\n\n{told}; of {planned} runs {ends}.{made}"
+
+
+def _known(study: str, folder: Path) -> Mapping[str, Any]:
+    """Preset, date and versions where claims.json, as of version 0.7, does not tell them: those of
+    the study that was last run in the folder, or that around it, if it is this one."""
+    for place in (folder, folder.parent):
+        file = place / "provenance.json"
+        if file.is_file():
+            known = _read(file)
+            mine = known.get("study", study) == study
+            return {**known, "preset": known.get("options", {}).get("preset")} if mine else {}
+    return {}
 
 
 def _cell(text: str) -> str:

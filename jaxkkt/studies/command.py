@@ -41,6 +41,9 @@ def _main(command: str, *rest: str) -> int:
     if command == "sweep":
         return sweep(rest)
     if command == "claims":
+        if {"-h", "--help"} & set(rest):
+            print(USAGE)
+            return 0
         return claims([Path(folder) for folder in rest or ("results",)])
     if command == "store":
         return stores.main(rest or ["--help"])
@@ -56,7 +59,7 @@ def claims(folders: Sequence[Path]) -> int:
     """Prints which claim holds where, of the studies that left files in these folders."""
     try:
         print(page(folders))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -31,7 +31,7 @@ class Options:
     out: Path = Path("results")
     """output folder"""
     dry_run: bool = False
-    """print what the runs would cost, and stop"""
+    """print what the runs would cost, of all shards, and stop"""
     landed: bool = False
     """train nothing: tables and figures of the rows that are in the output folder so far"""
     keep: bool = False
@@ -39,7 +39,8 @@ class Options:
     mix: bool = False
     """use rows of other versions, machines or flags in the output folder, too; results say which"""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = ""
-    """train the I-th of N equal shares alone; the command without it makes tables and figures"""
+    """train the I-th of N equal shares of each part alone, the first ones where there are fewer
+    runs than N; the command without it makes tables and figures"""
     workers: int = 0
     """train in so many processes of this machine, of which any may die"""
     executor: Annotated[str, tyro.conf.arg(metavar="dask=ADDRESS")] = ""

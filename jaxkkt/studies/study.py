@@ -114,7 +114,7 @@ class Study:
         about = self._provenance(options)
         with executor_of(options) as executor:
             for part in parts:
-                yield self._report(part, options, executor)
+                yield self._report(part, options, executor, about)
                 if part.forget:
                     engine.forget()
         if not options.shard:
@@ -142,9 +142,15 @@ class Study:
         told = "about %.1f minutes of training here; compiling, measuring and figures come on top"
         log.info(told, planned.minutes())
 
-    def _report(self, part: Part, options: Options, executor: Any) -> Report:
+    def _report(
+        self, part: Part, options: Options, executor: Any, about: Mapping[str, Any]
+    ) -> Report:
         folder, shard = options.out / part.name, shard_of(options)
         progress = False if options.quiet else None
+        planned = len(unique(list(part.runs)))
+        if shard is not None and shard[0] > planned:  # the first ones take a run each
+            text = f"{part.name} shard {options.shard}: nothing to train, there are {planned} runs"
+            return Report(part, xr.Dataset(), [], text.strip(), [])
         if options.landed:
             swept = engine.landed(part.runs, store=folder, mix=options.mix)
             files = []
@@ -175,13 +181,14 @@ class Study:
         claims = [] if part.claims is None else list(part.claims(results))
         texts = {text.name: text.write(results).strip() for text in part.texts}
         if part.claims is not None or part.notes is not None:
-            planned = len(unique(list(part.runs)))
             judged = [table(claims)] if part.claims is not None else []
             notes = [] if part.notes is None else [part.notes(results).strip()]
             text = "\n\n".join([*judged, f"{endings(swept, planned)}.", *notes])
             texts = {"claims": text, **texts}
             runs = {"planned": planned, **ended(swept)}
-            found = {"study": self.name, "part": part.name, "claims": as_json(claims), "runs": runs}
+            made = {name: about[name] for name in ("date", "versions")}
+            found = {"study": self.name, "part": part.name, "preset": options.preset, **made}
+            found |= {"claims": as_json(claims), "runs": runs}
             files.append(folder / "claims.json")
             write_whole(files[-1], _json(found))
         for name, text in texts.items():
@@ -200,12 +207,15 @@ class Study:
 
 
 def _require_all_heard(options: Options) -> None:
-    """Raises ValueError for an option that --landed, which trains nothing, would not listen to."""
+    """Raises ValueError for an option that --landed, which trains nothing, or --dry-run would not
+    listen to."""
     if options.landed and options.dry_run:
         raise ValueError(
             "give either --dry-run, what the runs would cost, or --landed, tables and figures of "
             "those that are there"
         )
+    if options.dry_run and options.shard:
+        raise ValueError("--dry-run prints what all shards together would cost: leave out --shard")
     of_training = "keep", "shard", "workers", "executor"
     unheard = [f"--{name}" for name in of_training if getattr(options, name)]
     if options.landed and unheard:
