@@ -336,8 +336,18 @@ class TestExport:
         assert "a file is called *.nc, *.parquet, *.csv" in capsys.readouterr().err
         assert store("export", swept, tmp_path / "rows.csv") == 2
         assert "is no store" in capsys.readouterr().err
-        assert store("export", swept / "one", tmp_path / "no" / "rows.csv") == 2
-        assert "rows.csv" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("kind", ["nc", "csv", "parquet"])
+    def test_a_folder_that_is_not_there_is_told_once(self, kind, swept, tmp_path, capsys):
+        """Errors stood within each other, with "[Errno None]" before them."""
+        file = tmp_path / "no" / f"rows.{kind}"
+        assert store("export", swept / "one", file) == 2
+        told = f"error: there is no folder {file.parent} to write {file.name} to: make it first"
+        assert capsys.readouterr().err == f"{told}\n"
+        file = tmp_path / f"rows.{kind}"
+        file.mkdir()
+        assert store("export", swept / "one", file) == 2
+        assert capsys.readouterr().err.count("cannot be written") == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*damaged", "ignore:.*does not say what wrote it")

@@ -127,11 +127,15 @@ def export(folder: Folder, file: Folder) -> int:
     kinds = (".nc", ".parquet", ".csv")
     if file.suffix not in kinds:
         raise ValueError(f"a file is called {', '.join(f'*{kind}' for kind in kinds)}, got {file}")
-    found: Any = read_store(folder) if file.suffix == ".nc" else read_rows(folder)
+    if not file.parent.is_dir():
+        raise ValueError(f"there is no folder {file.parent} to write {file.name} to: make it first")
+    if file.suffix == ".nc":
+        save(read_store(folder), file)
+        print(f"wrote {file}")
+        return 0
+    found: Any = read_rows(folder)
     with named(file):
-        if file.suffix == ".nc":
-            save(found, file)
-        elif file.suffix == ".csv":
+        if file.suffix == ".csv":
             found.to_csv(file, index=False)
         else:
             found.to_parquet(file, index=False)
