@@ -35,6 +35,15 @@ def stepped(params, x, y):
     return perturbations.gradient_steps(params, x)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("function", [jk.draw, jk.held_out])
+def test_draws_are_of_a_run(function):
+    """A list of them was an AttributeError."""
+    runs = jk.grid(d=5, samples=4, width=3, seed=0)
+    with pytest.raises(ValueError, match=rf"{function.__name__} takes one jk.Run, .*got \[Run"):
+        function(runs)
+
+
 LABELLED = {
     "margins": networks.margins,
     "bisection": lambda *a: perturbations.flip_size_bisection(*a, DIRECTION, CHOSEN),

@@ -596,6 +596,21 @@ class TestJson:
         with pytest.raises(ValueError, match="cannot be imported here"):
             jk.from_json({"kind": "nowhere:Blobs", "sigma": 1.0})
 
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ({"a": 1}, "takes what `to_json` of a run or spec wrote.*got {'a': 1}"),
+            ({"kind": 3}, "takes what `to_json` of a run or spec wrote"),
+            ({"kind": "Sphere"}, "no kind of spec is called 'Sphere'"),
+            ({"kind": "os:path"}, "'os:path' is no kind of spec"),
+            ({"kind": "data.Sphere", "dim": 3}, "no field of Sphere is called 'dim'"),
+        ],
+    )
+    def test_what_no_spec_wrote_is_told(self, value, message):
+        """It was a KeyError, or another error of Python's, which named nothing to do."""
+        with pytest.raises(ValueError, match=message):
+            jk.from_json([value])
+
 
 def one_of_arrays(x, y) -> Run:
     return jk.grid(data=(x, y), width=3, seed=0)[0]

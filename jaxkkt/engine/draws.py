@@ -26,7 +26,8 @@ from jaxkkt.specs.same import by_identity
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
-    """A run's initial parameters and data, as NumPy arrays."""
+    """A run's initial parameters and data, as NumPy arrays; ValueError for what is no run."""
+    _require_run("draw", run)
     start = run.initialization.draw_start(run.seed, run.width, run.d)
     return start, run.data.draw_training(run.seed)
 
@@ -37,8 +38,9 @@ def held_out(run: Run) -> Dataset:
     Of images those of their own split, in whole; of a distribution 256 draws by another key; of own
     arrays the points given for it. What a distribution draws beside points, a teacher for instance,
     is drawn anew with them, unless its class takes it from `data_key` in `draw_test`.
-    Raises ValueError where there are none.
+    Raises ValueError where there are none, and for what is no run.
     """
+    _require_run("held_out", run)
     found = run.data.draw_held_out(run.seed)
     if found is None:
         raise _has_no("test", run.data)
@@ -51,6 +53,11 @@ def truth(run: Run) -> Any:
     if found is None:
         raise _has_no("truth", run.data)
     return found
+
+
+def _require_run(name: str, run: Any) -> None:
+    if not isinstance(run, Run):
+        raise ValueError(f"{name} takes one jk.Run, of those that jk.grid makes, got {run!r:.80}")
 
 
 def _has_no(name: str, data: Data) -> ValueError:

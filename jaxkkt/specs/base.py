@@ -224,6 +224,10 @@ class Spec:
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Spec":
+        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        for name in values:
+            if name not in known:
+                raise ValueError(unknown_field(name, known, cls.__name__))
         return cls(**values)
 
 
@@ -250,8 +254,8 @@ def kind_of(cls: type) -> str:
 def from_json(value: Any) -> Any:
     """What `Spec.to_json` wrote.
 
-    Raises ValueError for a class or function that cannot be imported from where it was, and for
-    arrays, of which JSON holds the hash alone.
+    Raises ValueError for a class or function that cannot be imported from where it was, for arrays,
+    of which JSON holds the hash alone, and for anything else that `to_json` did not write.
     """
     if isinstance(value, list):
         return tuple(from_json(item) for item in value)
@@ -259,7 +263,14 @@ def from_json(value: Any) -> Any:
         return value
     if set(value) == {"function"}:
         return _imported(value["function"])
+    if not isinstance(value.get("kind"), str):
+        raise ValueError(
+            "from_json takes what `to_json` of a run or spec wrote, a dictionary with its 'kind' "
+            f"and fields, got {value!r:.80}"
+        )
     cls = _class_of(value["kind"])
+    if not (isinstance(cls, type) and issubclass(cls, Spec)):
+        raise ValueError(f"{value['kind']!r} is no kind of spec")
     known = {k: from_json(v) for k, v in value.items() if k not in ("kind", "computes")}
     return cls.from_fields(known)
 
@@ -267,7 +278,7 @@ def from_json(value: Any) -> Any:
 def _class_of(kind: str) -> Any:
     if ":" in kind:
         return _imported(kind)
-    module, name = kind.rsplit(".", 1)
+    module, _, name = kind.rpartition(".")
     for place in (f"{PACKAGE}.specs.{module}", f"{PACKAGE}.{module}"):
         try:
             return getattr(importlib.import_module(place), name)
