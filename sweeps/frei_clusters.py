@@ -150,6 +150,10 @@ PRESETS = {
 
 
 def parts(options: Options) -> list[studies.Part]:
+    several_of = ("d", "clusters", "width", "init_scale")  # of which one is chosen
+    empty = [name for name in several_of if not getattr(options, name)]
+    if empty:
+        raise ValueError(f"the grid is empty: no values for {', '.join(empty)}")
     common: dict[str, Any] = {"data": "clusters", "width": options.width}
     common["seed"] = range(options.seeds)
     d, k, scale = map(middle, (options.d, options.clusters, options.init_scale))

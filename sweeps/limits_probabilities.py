@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
+from jaxkkt.requirements import require_whole
 from jaxkkt.theory import frei, vardi
 
 CONFIDENCE = 0.95
-SAMPLES = 10  # points of the sphere whose pairs Lemma 3.1 is about
+SAMPLES = 10  # points of the sphere whose pairs Lemma 3.1 is about; means of Lemma 2.1
 CLUSTERS = 2  # of the training sample of P1 to P6
 CHEAP = 20  # draws of what needs no vectors of dimension d, for each of the others
 PAIRS = 20_000  # that the density is compared at
@@ -143,8 +144,8 @@ EVENTS = {
         CHEAP,
     ),
     "separated_wide": Event(
-        "F, Lemma 2.1: u separates, 10 random means, sigma = 1, outside its assumption",
-        separated(10, lambda d: 1.0),
+        f"F, Lemma 2.1: u separates, {SAMPLES} random means, sigma = 1, outside its assumption",
+        separated(SAMPLES, lambda d: 1.0),
         lambda d: 1 - frei.separated(d),
         CHEAP,
     ),
@@ -183,13 +184,18 @@ def density_p_value(rng: Rng, d: int) -> float:
 
 
 class Odds(jk.Measurement):
-    """How often every event happens in `draws` random draws at the run's d; the run gives d alone.
+    """How often every event happens in `draws` random draws, or in 20 times as many where they need
+    no vectors of dimension d, at the run's d; the run gives d alone.
 
     The draws depend on d, the event, and nothing else.
     """
 
     on_host = True
     draws: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("draws", self.draws, 1)
 
     def measure(self, params: jk.Params) -> dict[str, float]:
         d = params.w.shape[1]
@@ -279,6 +285,10 @@ FLOOR, CEILING = 1e-6, 1e3
 
 def part(d: tuple[int, ...], draws: int) -> studies.Part:
     """Runs that give d alone: two samples, one neuron, and a loss at which training is over."""
+    if d and min(d) < SAMPLES:
+        raise ValueError(
+            f"--odds-d must be at least {SAMPLES}, for so many vectors are drawn, got {min(d)}"
+        )
     runs = jk.grid(d=d, samples=2, width=1, seed=0, target_log_loss=20.0, measure=Odds(draws=draws))
 
     def flat(results: xr.Dataset) -> xr.Dataset:

@@ -186,7 +186,8 @@ def table(results: xr.Dataset) -> str:
         results.limit.values, results.source.values, results.least_d.values, strict=True
     ):
         told = f"{int(least):,}" if least > 0 else "none"
-        lines.append(f"| {PAPERS[str(paper)]}: {name} | {told} |")
+        condition = f"{PAPERS[str(paper)]}: {name}".replace("|", "\\|")
+        lines.append(f"| {condition} | {told} |")
     return "\n".join(lines)
 
 

@@ -29,14 +29,14 @@ def normalized(learning_rate: float) -> optax.GradientTransformation:
 @dataclass(frozen=True)
 class Options(studies.Options):
     d: tuple[int, ...] = (50, 100)
+    """input dimensions; the figure shows the largest"""
 
 
 def parts(options: Options) -> list[studies.Part]:
     made = [jk.optimizer(f, learning_rate=0.001) for f in (normalized, optax.adam, optax.sign_sgd)]
     sgd, heavy = (jk.optimizer(f, linear=True, learning_rate=0.001) for f in (optax.sgd, momentum))
     axes: dict[str, Any] = {"d": options.d, "alpha": [0.5, 0.8, 1.0], "width": 300}
-    measure = [jk.Flips, jk.Certificates]
-    axes |= {"seed": range(3), "max_steps": 10_000, "measure": measure}
+    axes |= {"seed": range(3), "max_steps": 10_000, "measure": [jk.Flips, jk.Certificates]}
     runs = jk.grid(**axes, optimizer=sgd, learning_rate=[0.001, 0.01, 0.1])
     runs += jk.grid(**axes, optimizer=["flow", jk.Descent(learning_rate=0.001), heavy, *made])
     return [studies.Part(runs, claims=claims, panels=[studies.Panel("optimizers", drawn)])]

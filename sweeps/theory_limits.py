@@ -143,9 +143,9 @@ class Options(studies.Options):
     seeds: int = 2
     """number of seeds, from 0 on"""
     odds_d: tuple[int, ...] = (10, 30, 100, 300, 1000)
-    """input dimensions of the probabilities"""
+    """input dimensions of the probabilities, at least 10"""
     draws: int = 500
-    """random draws of each event"""
+    """random draws of P1 to P6; of all other events 20 times as many"""
 
 
 PRESETS = {

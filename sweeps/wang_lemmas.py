@@ -19,6 +19,8 @@ from jaxtyping import Array
 
 import jaxkkt as jk
 from jaxkkt import studies
+from jaxkkt.requirements import require_whole
+from jaxkkt.specs.data.base import HELD_OUT
 from jaxkkt.theory import wang
 
 RECORDED = ("assumed", "bound", "measured", "holds", "vacuous")  # of a Check
@@ -35,7 +37,7 @@ class Options(studies.Options):
     gamma: float = 0.05
     """probability with which a lemma may fail"""
     points: int = 100
-    """fresh points a network, at most 256"""
+    """fresh points a network, 1 to 256"""
     samples: int = 50
     """training samples"""
     seeds: int = 2
@@ -47,6 +49,10 @@ class Lemmas(jk.Measurement):
 
     gamma: jk.Number = 0.05
     points: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("points", self.points, 1, HELD_OUT)
 
     def measure(
         self, params: jk.Params, start: jk.Params, test: jk.Dataset, protocol: jk.Protocol

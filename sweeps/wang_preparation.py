@@ -128,7 +128,9 @@ def table(results: xr.Dataset) -> str:
         laws = [fit(own.d.broadcast_like(own[v]).values, own[v].values) for v in COLUMNS]
         last = own.sel(d=far).mean()
         numbers = [f"{float(last[v]):.3g}" for v in ("length", "step_gradient_norm", "step_eta")]
-        exponents = [str(law).removeprefix("exponent ") for law in laws]
+        exponents = [
+            "too few points" if law is None else str(law).removeprefix("exponent ") for law in laws
+        ]
         error = f"{1 - float(own.step_needed_share.min()):.2%}"
         lines.append(_row([name.replace("|", "\\|"), *exponents, *numbers, error]))
     return "\n".join([*lines, "", f"{studies.endings(results)}."])

@@ -24,6 +24,15 @@ def out(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("option", ["d", "clusters", "width", "init-scale"])
+def test_a_grid_without_values_is_told(option, tmp_path, capsys):
+    """Python's traceback told of an index out of range."""
+    arguments = [f"--{option}", "--dry-run", "--out", str(tmp_path)]
+    assert frei_clusters.STUDY.main(arguments) == 2
+    name = option.replace("-", "_")
+    assert f"error: the grid is empty: no values for {name}\n" in capsys.readouterr().err
+
+
 def table_of(out, part):
     return xr.load_dataset(out / part / "results.nc")
 

@@ -327,6 +327,15 @@ class TestEnds:
         assert command.sweep([name, "--dry-run", "--out", str(tmp_path)], "sweeps") == 0
         assert "minutes" in capsys.readouterr().err
 
+    @pytest.mark.parametrize("name", list(command.studies("sweeps")))
+    def test_every_option_of_every_study_has_help(self, name, capsys):
+        """--d of the optimizers had a default value alone."""
+        with pytest.raises(SystemExit, match="0"):
+            command.sweep([name, "--help"], "sweeps")
+        told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "--out PATH output folder (default" in told
+        assert re.findall(r"(--[a-z-]+) (?:[A-Z]+|\[[][A-Z. ]*\]+|\{[^}]*\}) \(default", told) == []
+
     def test_an_interruption_says_how_to_go_on(self, tmp_path, capsys, monkeypatch):
         def interrupted(*_, **__):
             raise KeyboardInterrupt

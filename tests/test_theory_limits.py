@@ -155,6 +155,29 @@ def test_assumptions_at_the_least_d_are_those_of_the_theory():
     assert limits_smallest.perturbation_size(m, least, orthogonal=True) < least**0.5
 
 
+def test_conditions_are_cells_of_their_table():
+    """The bars of |z| made cells of their own."""
+    results = xr.Dataset(
+        {"least_d": ("limit", [30]), "source": ("limit", ["V"])}, {"limit": ["|z| < sqrt(d)"]}
+    )
+    line = limits_smallest.table(results).splitlines()[-1]
+    assert line == "| Vardi, Yehudai, Shamir (2022): \\|z\\| < sqrt(d) | 30 |"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--draws", "0"], "draws must be at least 1, got 0"),
+        (["--odds-d", "30", "1"], "--odds-d must be at least 10, for so many vectors are drawn"),
+    ],
+)
+def test_draws_that_cannot_be_are_told_by_a_plan(arguments, message, tmp_path, capsys):
+    """A plan was made of no draws, and d = 1 ended with NumPy's "df <= 0" and no name."""
+    code = theory_limits.STUDY.main([*arguments, "--dry-run", "--out", str(tmp_path)])
+    assert code == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_all_parts_leave_their_files(tmp_path):
     arguments = ["--d", "24", "30", "--seeds", "1", "--width", "20", "--odds-d", "30", "100"]

@@ -387,6 +387,17 @@ class TestPreparation:
             assert wang_preparation.STUDY.main(arguments) == 2
             assert f"d must be a square up to 64, got {d}" in capsys.readouterr().err
 
+    def test_too_few_points_for_an_exponent_are_told(self):
+        """The table had None in their place."""
+        coords = {"way": list(wang_preparation.WAYS), "d": [16, 36], "seed": [0]}
+        one = xr.DataArray(np.ones((len(wang_preparation.WAYS), 2, 1)), coords)
+        names = [*wang_preparation.COLUMNS, "length", "step_needed_share"]
+        table = wang_preparation.table(
+            xr.Dataset({"status": one.astype(int), **dict.fromkeys(names, one)})
+        )
+        line = table.splitlines()[2]
+        assert line.startswith(f"| as in Figure 2 {'| too few points ' * 3}| 1 | 1 | 1 |")
+
     @pytest.mark.slow
     @pytest.mark.parametrize("biases", ["biases", "no-biases"])
     def test_from_the_command_line(self, tmp_path, capsys, biases):
@@ -403,6 +414,14 @@ class TestPreparation:
             own.step_eta.sel(way="cubic"), own.step_eta.sel(way="as in Figure 2")
         )
         np.testing.assert_allclose(own.length.sel(way="|x| = 1"), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("points", "told"), [(-1, "least 1"), (0, "least 1"), (300, "most 256")])
+def test_lemmas_take_the_points_that_there_are(points, told, tmp_path, capsys):
+    """-1 took all but one, 0 failed after training, and 300 took 256."""
+    arguments = ["--points", str(points), "--dry-run", "--out", str(tmp_path)]
+    assert wang_lemmas.STUDY.main(arguments) == 2
+    assert f"error: points must be at {told}, got {points}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

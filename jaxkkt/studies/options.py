@@ -39,8 +39,7 @@ class Options:
     mix: bool = False
     """use rows of other versions, machines or flags in the output folder, too; results say which"""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = ""
-    """train the I-th of N equal shares of each part alone, the first ones where there are fewer
-    runs than N; the command without it makes tables and figures"""
+    """train the I-th of N equal shares alone; the command without it makes tables and figures"""
     workers: int = 0
     """train in so many processes of this machine, of which any may die"""
     executor: Annotated[str, tyro.conf.arg(metavar="dask=ADDRESS")] = ""
