@@ -114,6 +114,9 @@ def _train_through(
         def status(run: tuple[State, Evaluation]) -> Array:
             state, evaluation = run
             here = training.status_at(evaluation, state.steps, protocol.max_steps, level)
+            if training.is_flow(state):
+                thrown = training.is_thrown(state, evaluation.total)
+                here = jnp.where(thrown, Status.DIVERGED, here).astype(jnp.int32)
             return jnp.where(state.status == Status.RUNNING, here, state.status)
 
         def go(run: tuple[State, Evaluation]) -> tuple[State, Evaluation]:

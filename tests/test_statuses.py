@@ -51,6 +51,22 @@ def test_status_step_cap():
     assert networks.margins(result.params, *data).min() > 0
 
 
+def test_a_flow_takes_no_more_steps_than_it_may():
+    """At the cap it began to be led onto its target, by a step more than a sweep took."""
+    params, data = problem()
+    protocol = Protocol(FLOW, target_log_loss=-4.0)
+    steps = int(single.train(params, *data, protocol).steps)
+    caps = np.arange(steps - 40, steps + 1)
+
+    def train(cap):
+        return single.train(params, *data, protocol.replace(max_steps=cap))
+
+    ended = jax.device_get(jax.jit(jax.vmap(train))(caps))
+    np.testing.assert_array_equal(ended.steps, caps)
+    assert (ended.status[:-1] == Status.STEP_CAP).all()
+    assert ended.status[-1] == Status.CONVERGED
+
+
 def test_a_flow_that_is_thrown_far_above_its_start_ends_there():
     """Networks of so few neurons have samples on which none is active: where the gradient all but
     vanishes a step is a leap. Those that come back are left alone."""
@@ -62,6 +78,13 @@ def test_a_flow_that_is_thrown_far_above_its_start_ends_there():
     assert (ended.steps[thrown] < 2000).all()
     assert (ended.log_loss[ended.status == Status.NOT_SEPARABLE] < 1000).all()
     assert (ended.status == Status.CONVERGED).sum() >= 40
+    # Through levels, too: such runs went on to the cap.
+    protocol = Protocol(FLOW, max_steps=3000)
+    level = jnp.array([protocol.target_log_loss])
+    through = jax.jit(jax.vmap(lambda p, d: single.train_through(p, *d, level, protocol)))
+    found = jax.device_get(through(params, data))
+    assert (found.status[thrown] == Status.DIVERGED).all()
+    assert (found.steps[thrown] < 2000).all()
     # One that starts as far up is not thrown, and comes down.
     params, data = problem(10, 8, 30)
     far = jax.tree.map(lambda a: 100 * a, params)

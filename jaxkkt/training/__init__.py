@@ -5,7 +5,7 @@ from jaxkkt.training.evaluation import NEXT_STEP, Evaluation, evaluate, mini_bat
 from jaxkkt.training.leading import lead, led, to_be_led
 from jaxkkt.training.state import Pause, State, init, is_flow
 from jaxkkt.training.status import SUCCEEDED, Status
-from jaxkkt.training.steps import move, status_at, step
+from jaxkkt.training.steps import is_thrown, move, status_at, step
 from jaxkkt.training.ways import advance, load, unload
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "finish",
     "init",
     "is_flow",
+    "is_thrown",
     "lead",
     "led",
     "load",

@@ -55,9 +55,7 @@ def _standing(
         aim = jnp.where(leading, jnp.where(there, total, jnp.inf), aim)
     status = status_at(evaluation._replace(aim=aim), state.steps, max_steps, level)
     if is_flow(state):
-        first = state.optimizer.first_log_loss
-        thrown = (state.steps > 0) & (total - first > LEAST_RISE + RISE * jnp.abs(first))
-        status = jnp.where(thrown, Status.DIVERGED, status).astype(jnp.int32)
+        status = jnp.where(is_thrown(state, total), Status.DIVERGED, status).astype(jnp.int32)
     ended_for = jnp.where(leading | (status == Status.CONVERGED), level, -jnp.inf)
     if pause is not None:
         # A level below the target is not met because the next step aims beyond both.
@@ -68,9 +66,17 @@ def _standing(
         ended_for = jnp.where(here, jnp.where(met, pause.log_loss, -jnp.inf), ended_for)
     elif is_flow(state):
         begins = ~leading & (status == Status.CONVERGED) & (total > level)
-        status = jnp.where(begins, Status.RUNNING, status).astype(jnp.int32)
+        capped = at_cap(evaluation.here.min_margin)
+        onward = jnp.where(state.steps >= max_steps, capped, Status.RUNNING)
+        status = jnp.where(begins, onward, status).astype(jnp.int32)
     running = state.status == Status.RUNNING
     return status, jnp.where(running, ended_for, state.level).astype(state.level.dtype)
+
+
+def is_thrown(state: State, total: Array) -> Array:
+    """Whether a flow of this log L was thrown far above its first."""
+    first = state.optimizer.first_log_loss
+    return (state.steps > 0) & (total - first > LEAST_RISE + RISE * jnp.abs(first))
 
 
 def status_at(
