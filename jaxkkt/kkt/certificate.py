@@ -38,7 +38,7 @@ class CertificateStatus(Outcome):
     STOPPED_EARLY = (
         1,
         "the residuals hold, but smaller ones may exist: the gap is above the tolerance; raise "
-        "the budget for kinks",
+        "the budget for kinks or, where all have room, lower the kink tolerance",
     )
     INFEASIBLE = (
         2,

@@ -1,7 +1,8 @@
 """From a trained network to a KKT point of the max-margin problem nearby.
 
-Not gradient flow: a descent on |theta|^2 / 2 that keeps every margin at 1 or above. Write u_j for
-(w_j, b_j) and z_i for (x_i, 1), or w_j and x_i where the network has no biases. At a KKT point
+Not gradient flow: the max-margin problem is solved from the network's tangents, which nearly always
+makes |theta| shorter at the same margins; from a KKT point it may lead to another one. Write u_j
+for (w_j, b_j) and z_i for (x_i, 1), or w_j and x_i where the network has no biases. At a KKT point
 |u_j| = |v_j|, so a network is a sum of unit directions g_j with signs s_j and weights a_j = v_j^2:
 N(x) = sum_j s_j a_j relu(g_j . z) and |theta|^2 / 2 = sum_j a_j. Of a neuron's terms in y_i N(x_i),
 those of its own class, y_i = s_j, are convex in a_j g_j, the others are concave. With tangents in
@@ -47,8 +48,8 @@ class PolishStatus(Outcome):
     POLISHED = 0, "a KKT point, up to rounding; certify it to know how near"
     STOPPED_EARLY = (
         1,
-        "the steps ran out before the conditions of a KKT point held: certify what came out, or"
-        " raise max_steps or working",
+        "the steps ran out, or one could not be taken, before the conditions of a KKT point held:"
+        " certify what came out, or raise working, or max_steps where all of them were taken",
     )
     INFEASIBLE = (
         2,

@@ -17,7 +17,7 @@ from jaxkkt.networks import PRECISION, relu
 
 # Tangents are renewed once the network that the weights make has this share of the margins asked.
 LEAST_MARGIN = 0.5
-# Neurons below this share of the largest weight keep their tangents.
+# Neurons below this share of the largest weight, and of their slack, keep their tangents.
 LEAST_WEIGHT = 1e-3
 # What should vanish, summed, against sum_i lambda_i; and the error of margins and lengths.
 ENOUGH = 1e-10
@@ -164,7 +164,8 @@ def _renewed(problem: Problem, state: State) -> State:
     y = jnp.where(problem.own, 1.0, -1.0)
     q = jnp.dot(state.weight, y * relu(along), precision=PRECISION)
     classifies = jnp.min(jnp.where(problem.real, q, jnp.inf)) > LEAST_MARGIN
-    live = state.weight > LEAST_WEIGHT * jnp.max(state.weight)
+    # Those that end in the network too, however little they weigh there: their tangents count.
+    live = (state.weight > LEAST_WEIGHT * jnp.max(state.weight)) | (state.weight > state.slack)
     new = jnp.where((live & classifies)[:, None], problem.own & (along > 0), state.tangent)
     squared = jnp.sum(directions(problem, state.point, new)[1] ** 2, axis=1)
     roomy = jnp.maximum(state.slack, jnp.abs(1 - squared) / 2)
