@@ -287,7 +287,8 @@ def test_lists_are_as_good_as_arrays(wide):
 
 def test_every_status_has_a_sentence():
     assert len({status.describe() for status in PolishStatus}) == len(PolishStatus) == 5
-    assert "raise working, or max_steps where all of them were taken" in PolishStatus.STOPPED_EARLY.describe()
+    stopped_early = PolishStatus.STOPPED_EARLY.describe()
+    assert "raise working, or max_steps where all of them were taken" in stopped_early
     assert "train the network until it classifies all" in PolishStatus.INFEASIBLE.describe()
 
 
