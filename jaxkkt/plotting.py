@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
 from jaxkkt.engine.results import NOT_RUN
-from jaxkkt.engine.summaries import summarize
+from jaxkkt.engine.summaries import summarize, told_by
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 # Labels of a logarithmic axis are at least so far from each other, as a share of its length.
@@ -82,7 +82,7 @@ def families(
     for value in results[by].values:
         part = results.sel({by: value})
         if (part.status != NOT_RUN).any():
-            mean_band(ax, part, variable, along, label=f"{symbol or by} = {_named(value)}")
+            mean_band(ax, part, variable, along, label=f"{symbol or by} = {told_by(value)}")
     return _legend(ax)
 
 
@@ -188,12 +188,6 @@ def _described(values: xr.DataArray, label: Text, inches: float) -> str:
     letter = LETTER * label.get_fontproperties().get_size_in_points() / 72
     text = str(values.attrs.get("long_name", values.name))
     return fill(text, max(1, int(inches / letter)), break_long_words=False, break_on_hyphens=False)
-
-
-def _named(value: Any) -> str:
-    """Short, and still another text for another number."""
-    floating = np.issubdtype(np.asarray(value).dtype, np.floating)
-    return f"{float(str(value)):.12g}" if floating else str(value)
 
 
 def _legend(ax: Axes) -> Axes:

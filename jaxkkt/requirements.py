@@ -34,6 +34,15 @@ def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> Non
         raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
+def require_one_number(name: str, number: Any) -> None:
+    """Raises ValueError for several numbers, where one is needed."""
+    if np.shape(number) != ():
+        raise ValueError(
+            f"{name} must be one number, got shape {np.shape(number)}: of several, map over them "
+            "by jax.vmap"
+        )
+
+
 def require_counts(**counts: Any) -> None:
     """Raises ValueError unless all are integers from 1 on; of traced ones the kind is checked."""
     for name, count in counts.items():
@@ -163,11 +172,7 @@ def one_or_each(name: str, number: Any, of: Array, what: str) -> Array:
 def as_positive(name: str, number: Any, dtype: Any) -> Float[Array, ""]:
     """One number in this precision; ValueError unless it is one, positive and finite there."""
     require_positive(**{name: number})
-    if np.shape(number) != ():
-        raise ValueError(
-            f"{name} must be one number, got shape {np.shape(number)}: of several, map over them "
-            "by jax.vmap"
-        )
+    require_one_number(name, number)
     return as_numbers(name, number, dtype)
 
 

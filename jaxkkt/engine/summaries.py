@@ -37,15 +37,17 @@ def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> x
         {one: v for one, v in zip(along, some, strict=True) if v == v and v != "-"}
         for some in zip(*(flat[one].values.tolist() for one in along), strict=True)
     ]
-    short = [" ".join(map(_told, mine.values())) for mine in values]
+    short = [" ".join(map(told_by, mine.values())) for mine in values]
     often = Counter(short)
     long = [" ".join(f"{one}={v}" for one, v in mine.items()) for mine in values]
     told = [(b if often[a] > 1 else a) or "-" for a, b in zip(short, long, strict=True)]
     return flat.assign_coords({name: told})
 
 
-def _told(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+def told_by(value: Any) -> str:
+    """A value as text: short, and still another text for another number."""
+    floating = np.issubdtype(np.asarray(value).dtype, np.floating)
+    return f"{float(str(value)):.12g}" if floating else str(value)
 
 
 def _require_dimensions(dataset: xr.Dataset, names: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from jaxkkt.requirements import (
     as_positive,
     as_samples,
     require_counts,
+    require_one_number,
     require_points,
 )
 
@@ -112,11 +113,7 @@ def on_margin(
 
 
 def _require_slack(slack: Any) -> None:
-    if np.shape(slack) != ():
-        raise ValueError(
-            f"slack must be one number, got shape {np.shape(slack)}: of several, map over them by "
-            "jax.vmap"
-        )
+    require_one_number("slack", slack)
     if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
         raise ValueError(f"slack must be at least 1, got {slack}")
 

@@ -263,8 +263,8 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
         gap = at[:, None] - at[None]  # [j, i]: j is below i where gap + c tilt < 0
         tilt = slope[:, None] - slope[None]
         # What rounding may hide of both, and of where they cross.
-        eps, away = 4 * jnp.finfo(x.dtype).eps, jnp.sqrt(at)
-        hidden = eps * (away[:, None] + away[None])
+        eps, distance = 4 * jnp.finfo(x.dtype).eps, jnp.sqrt(at)
+        hidden = eps * (distance[:, None] + distance[None])
         tilt = jnp.where(jnp.abs(tilt) <= hidden, 0, tilt)
         against, own = y * label < 0, y * label > 0
         crossing = ratio(-gap, tilt)

@@ -45,7 +45,7 @@ class Clusters(Distribution):
         require_positive(sigma=self.sigma)
         require_whole("clusters", self.clusters, 2)
         require_whole("tests", self.tests, 2)
-        if self.ambient is not None and self.d is not None:
+        if self.ambient is not None:
             if self.d != self._spanned:
                 raise ValueError(
                     f"in their span {self.samples} samples have d = {self._spanned}, got {self.d}: "
