@@ -53,6 +53,8 @@ class Lemmas(jk.Measurement):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole("points", self.points, 1, HELD_OUT)
+        if not 0 < self.gamma < 1:
+            raise ValueError(f"gamma must be a probability between 0 and 1, got {self.gamma}")
 
     def measure(
         self, params: jk.Params, start: jk.Params, test: jk.Dataset, protocol: jk.Protocol

@@ -424,6 +424,12 @@ def test_lemmas_take_the_points_that_there_are(points, told, tmp_path, capsys):
     assert f"error: points must be at {told}, got {points}" in capsys.readouterr().err
 
 
+def test_lemmas_may_fail_with_a_probability(tmp_path, capsys):
+    """0 failed after training."""
+    assert wang_lemmas.STUDY.main(["--gamma", "0", "--dry-run", "--out", str(tmp_path)]) == 2
+    assert "error: gamma must be a probability between 0 and 1, got 0.0" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_lemmas_from_the_command_line(tmp_path, capsys):
