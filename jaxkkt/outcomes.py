@@ -19,3 +19,12 @@ class Outcome(IntEnum):
 
     def describe(self) -> str:
         return self._sentence
+
+    @classmethod
+    def flags(cls, **others: int) -> dict[str, str]:
+        """What a variable of such codes, and others by name, tells of them in a table."""
+        codes = others | {member.name.lower(): member.value for member in cls}
+        return {
+            "flag_values": ", ".join(map(str, codes.values())),
+            "flag_meanings": " ".join(codes),
+        }

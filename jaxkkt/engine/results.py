@@ -38,8 +38,7 @@ _ENGINE_ATTRIBUTES = {
     "status": {
         "long_name": "how the run ended",
         "units": "1",
-        "flag_values": ", ".join(str(value) for value in (NOT_RUN, *Status)),
-        "flag_meanings": " ".join(("not_run", *(s.name.lower() for s in Status))),
+        **Status.flags(not_run=NOT_RUN),
     },
 }
 # Dimensions that a table always has, and the order of the others.

@@ -97,9 +97,6 @@ _CERTIFICATE_ATTRIBUTES = {
     "certificate_status": {
         "long_name": "what the certificate is worth",
         "units": "1",
-        "flag_values": ", ".join(str(v) for v in (NOT_CERTIFIED, *map(int, kkt.CertificateStatus))),
-        "flag_meanings": " ".join(
-            ("not_certified", *(s.name.lower() for s in kkt.CertificateStatus))
-        ),
+        **kkt.CertificateStatus.flags(not_certified=NOT_CERTIFIED),
     },
 }

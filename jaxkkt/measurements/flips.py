@@ -136,8 +136,7 @@ _FLIP_ATTRIBUTES = {
     "flip_status": {
         "long_name": "how the search for the flip size ended",
         "units": "1",
-        "flag_values": ", ".join(str(s.value) for s in perturbations.FlipStatus),
-        "flag_meanings": " ".join(s.name.lower() for s in perturbations.FlipStatus),
+        **FlipStatus.flags(),
     },
     "on_margin_share": {"long_name": "share of samples on the margin", "units": "1"},
     "off_margin_count": {"long_name": "number of samples not on the margin", "units": "samples"},
