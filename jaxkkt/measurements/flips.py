@@ -14,6 +14,7 @@ from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.perturbations import FlipStatus
 from jaxkkt.perturbations.rays import first_common
+from jaxkkt.perturbations.universal import require_slack
 from jaxkkt.specs.base import Number, described
 
 # Slacks at which `Flips` looks beside its own, those next to the default one after it, and the
@@ -37,8 +38,7 @@ class Flips(Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.slack, jax.core.Tracer) and not self.slack >= 1:
-            raise ValueError(f"slack must be at least 1, got {self.slack}")
+        require_slack(self.slack)
 
     def measure(self, params: Params, data: Dataset) -> dict[str, Array]:
         x, y = data

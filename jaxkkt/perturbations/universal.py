@@ -105,14 +105,15 @@ def on_margin(
     one number or below 1, margins that are not those of one network or that JAX would round, and a
     mask that is not one truth value a sample.
     """
-    _require_slack(slack)
+    require_slack(slack)
     q = as_margins(margins)
     real = jnp.ones(q.shape, bool) if mask is None else as_mask("mask", mask, q.shape[0])
     smallest = jnp.min(jnp.where(real, q, jnp.inf))
     return real & (smallest > 0) & (q <= slack * smallest)
 
 
-def _require_slack(slack: Any) -> None:
+def require_slack(slack: Any) -> None:
+    """Raises ValueError unless this is one number, at least 1; of traced ones the shape alone."""
     require_one_number("slack", slack)
     if not isinstance(slack, jax.core.Tracer) and not slack >= 1:
         raise ValueError(f"slack must be at least 1, got {slack}")
@@ -207,7 +208,7 @@ def transfer_matrix(
             f"transfer_matrix takes n networks stacked, w (n, k, d), got w {params.w.shape}: stack "
             "them by jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)"
         )
-    _require_slack(slack)
+    require_slack(slack)
     return _transfer(params, *as_samples(params.w.dtype, x=x, y=y), slack)
 
 
