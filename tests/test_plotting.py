@@ -227,3 +227,12 @@ def test_cells_of_a_map_contain_their_values(ax, radii, edges):
     low, high = ax.get_ylim()
     assert low < drawn[0]
     assert drawn[-1] < high
+
+
+@pytest.mark.parametrize("lost", [(), (2,), (0, 1)])
+def test_a_power_law_leads_through_the_values_that_are_there(ax, lost):
+    d = np.array([10.0, 30, 100, 1000])
+    values = xr.DataArray(3 * d[:, None] ** 0.5 * [1, 1], dims=("d", "seed"))
+    values[list(lost)] = np.nan
+    plotting.power_law(ax, d, values, 0.5)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 3 * d**0.5)
