@@ -25,3 +25,8 @@ def lengths(rows: Array) -> Array:
     """Norms along the last axis, of rows whose squares may not be representable."""
     largest = jnp.max(jnp.abs(rows), axis=-1)
     return largest * jnp.linalg.norm(ratio(rows, largest[..., None]), axis=-1)
+
+
+def unit(rows: Array) -> Array:
+    """Rows over their `lengths`; rows of zeros stay."""
+    return ratio(rows, lengths(rows)[..., None])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxkkt.arithmetic import lengths, ratio
+from jaxkkt.arithmetic import lengths, ratio, unit
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
 from jaxkkt.requirements import (
     as_numbers,
@@ -156,10 +156,7 @@ def _pgd(
     def step(_: Array, attack: Attack) -> Attack:
         margins, downhill = look(attack.last)
         attack = least(attack, margins)
-        if normalized:
-            push = ratio(downhill, lengths(downhill)[:, None])
-        else:
-            push = jax.nn.sigmoid(-margins)[:, None] * downhill
+        push = unit(downhill) if normalized else jax.nn.sigmoid(-margins)[:, None] * downhill
         offset = attack.last + alpha * push - x
         length = lengths(offset)[:, None]
         inside = x + offset * jnp.minimum(1, ratio(radius, length))

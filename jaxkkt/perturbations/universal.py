@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.arithmetic import lengths, ratio
+from jaxkkt.arithmetic import lengths, unit
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -135,7 +135,7 @@ def universal_direction(
     x, y = as_samples(x=x, y=y)
     chosen = as_mask("chosen", chosen, y.shape[0])
     total = jnp.dot(jnp.where(chosen, y, 0), x, precision=PRECISION)
-    return ratio(total, lengths(total))
+    return unit(total)
 
 
 def flip_size_bisection(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxkkt.arithmetic import lengths, ratio, scale
+from jaxkkt.arithmetic import lengths, ratio, scale, unit
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import (
     PRECISION,
@@ -211,8 +211,8 @@ def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u
     def turn(state: tuple[Array, Array], share: Array) -> tuple[tuple[Array, Array], Array]:
         directions, best = state
         reached = points + jnp.where(jnp.isfinite(best), best, 0)[:, None] * directions
-        normal = _unit(against * value_and_input_gradient(params, reached)[1])
-        tried = _unit(directions + share * (normal - directions))
+        normal = unit(against * value_and_input_gradient(params, reached)[1])
+        tried = unit(directions + share * (normal - directions))
         size = sizes(tried)
         shorter = size < best
         kept = jnp.where(shorter[:, None], tried, directions), jnp.where(shorter, size, best)
@@ -224,12 +224,12 @@ def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u
         bests = jax.lax.scan(turn, (start, jnp.full_like(labels, jnp.inf)), shares)[1]
         return bests[0], bests[-1]
 
-    away = against * _unit(u)[None]
+    away = against * unit(u)[None]
     gap = _nearest_other(points, labels, x, y) - points
-    downhill = _unit(against * value_and_input_gradient(params, points)[1])
+    downhill = unit(against * value_and_input_gradient(params, points)[1])
     radius = jnp.where(lengths(gap) > 0, lengths(gap), bracket)
     led = pgd(params, points, labels, radius, DESCENT, normalized=True).x - points
-    starts = jnp.stack([away, _unit(gap), downhill, _unit(led)])
+    starts = jnp.stack([away, unit(gap), downhill, unit(led)])
     first, least = jax.lax.map(search, starts)
     unknown = (labels == 0) | _broken(params, points, x, u)
     found = (first[0], first[1], jnp.min(least, axis=0))
@@ -256,8 +256,8 @@ def neighbour_attacks(
 def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Array) -> Attacks:
     def one(point: Array, label: Array, s: Array) -> Array:
         gaps = x - point[None]
-        unit = scale(gaps)  # squares in other units may not be representable
-        gaps = gaps / unit
+        largest = scale(gaps)  # squares in other units may not be representable
+        gaps = gaps / largest
         at = jnp.sum(gaps**2, axis=1)
         slope = -2 * jnp.dot(gaps, s, precision=PRECISION)
         gap = at[:, None] - at[None]  # [j, i]: j is below i where gap + c tilt < 0
@@ -278,10 +278,10 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
             return start, jnp.min(jnp.where(own[None], ends, jnp.inf), axis=1)
 
         start, (latest, end) = below_all(0)[0], below_all(off)
-        return unit * jnp.min(jnp.where(against & (latest < end), start, jnp.inf))
+        return largest * jnp.min(jnp.where(against & (latest < end), start, jnp.inf))
 
-    away = -labels[:, None] * _unit(u)[None]
-    towards = _unit(_nearest_other(points, labels, x, y) - points)
+    away = -labels[:, None] * unit(u)[None]
+    towards = unit(_nearest_other(points, labels, x, y) - points)
     rays = (jnp.tile(points, (2, 1)), jnp.tile(labels, 2), jnp.concatenate([away, towards]))
     along, straight = jax.lax.map(lambda ray: one(*ray), rays).reshape(2, -1)
     unknown = (labels == 0) | _broken(points, x, u)
@@ -311,10 +311,6 @@ def _direction(points: Array, direction: Direction) -> Float[Array, " d"]:
     if u.shape != points.shape[1:]:
         raise ValueError(f"the direction must have shape {points.shape[1:]}, got {u.shape}")
     return u
-
-
-def _unit(rows: Array) -> Array:
-    return ratio(rows, lengths(rows)[..., None])
 
 
 def _pairs(points: Points, labels: Labels, x: Samples, y: SampleLabels) -> list[Array]:
