@@ -1,4 +1,4 @@
-"""Keys whose random numbers a CPU draws faster, the same numbers."""
+"""Keys of runs, and keys whose random numbers a CPU draws faster, the same numbers."""
 
 from functools import cache, partial
 from math import prod
@@ -15,6 +15,15 @@ THREEFRY = "threefry2x32"
 # Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
+
+
+def key_of(seed: Any) -> PRNGKeyArray:
+    """`jax.random.key(seed)` by Threefry, of a seed from 0 to 2**32 - 1, which may be traced.
+
+    Neither `jax_default_prng_impl` nor `jax_random_seed_offset` changes it. The numbers of an "rbg"
+    key depend on what is drawn beside it under `jax.vmap`, and so a run's on its lane.
+    """
+    return jax.random.wrap_key_data(jnp.array([0, seed], jnp.uint32), impl=THREEFRY)
 
 
 def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import datasets, representations, training
 from jaxkkt.datasets import Dataset
+from jaxkkt.keys import key_of
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol
 from jaxkkt.training import Evaluation, State, Status
@@ -39,7 +40,7 @@ def train(
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
-    return _train(params, data, protocol, jax.random.key(0) if key is None else key)
+    return _train(params, data, protocol, key_of(0) if key is None else key)
 
 
 def train_through(
@@ -69,7 +70,7 @@ def train_through(
             f"levels must be log losses, finite in {dtype}, each below the one before, got "
             f"{np.asarray(levels).tolist()}"
         )
-    key = jax.random.key(0) if key is None else key
+    key = key_of(0) if key is None else key
     return _train_through(params, data, jnp.asarray(targets), protocol, key)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxkkt import datasets, mixtures, networks, spans
-from jaxkkt.keys import folded, unrolled
+from jaxkkt.keys import folded, key_of, unrolled
 from jaxkkt.specs.data.base import fold
 
 KEY = jax.random.key(20)
@@ -29,6 +29,17 @@ SHAPES = [(), (7,), (2, 30, 5)]
 def test_numbers_are_those_of_the_key(draw, shape):
     for key in (KEY, jax.random.key(2**31 + 5), jax.random.fold_in(KEY, 3)):
         np.testing.assert_array_equal(draw(unrolled(key), shape), draw(key, shape))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1, 2**31, 2**32 - 1])
+def test_a_seed_is_one_key_whatever_jax_is_set_to(seed, request):
+    numbers = jax.random.key_data(jax.random.key(seed))
+    request.addfinalizer(lambda: jax.config.update("jax_random_seed_offset", 0))
+    jax.config.update("jax_random_seed_offset", 7)
+    with jax.default_prng_impl("rbg"):
+        for found in (key_of(seed), jax.jit(key_of)(jnp.uint32(seed))):
+            assert found.dtype == KEY.dtype
+            np.testing.assert_array_equal(jax.random.key_data(found), numbers)
 
 
 def test_numbers_in_double_precision():

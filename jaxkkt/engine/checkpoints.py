@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxkkt.engine.buckets import Bucket
@@ -112,5 +113,6 @@ def numbers_in(leaf: Any) -> np.ndarray:
 
 def _leaf(numbers: Any, like: Any) -> Any:
     if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(numbers)
+        impl = jax.random.key_impl(jnp.zeros((), like.dtype))
+        return jax.random.wrap_key_data(numbers, impl=impl)
     return numbers

@@ -194,7 +194,7 @@ def _idle(batch: Slot, made: Callable[..., Any]) -> Slot:
 
     def zeros(spec: Any) -> Any:
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
-            return jnp.broadcast_to(jax.random.key(0), spec.shape)
+            return jnp.zeros(spec.shape, spec.dtype)
         return made(spec.shape, spec.dtype)
 
     slots = jax.tree.map(zeros, batch)

@@ -13,6 +13,7 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from jaxkkt.garbage import uncollected
+from jaxkkt.keys import key_of
 from jaxkkt.measurements import Flips, Measurement, measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.requirements import require_whole
@@ -224,7 +225,7 @@ class Run(Spec):
 
 def shuffle_key(seed: Any, samples: Any, d: Any) -> PRNGKeyArray:
     """The key by which a run draws its mini-batches."""
-    return fold(jax.random.key(seed), "shuffle", samples, d)
+    return fold(key_of(seed), "shuffle", samples, d)
 
 
 _FIELDS = Run.field_names()

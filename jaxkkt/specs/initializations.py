@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
+from jaxkkt.keys import key_of
 from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
@@ -38,7 +39,7 @@ class Initialization(Spec):
         return self.label
 
     def key(self, seed: Any, width: Any, dim: Any) -> PRNGKeyArray:
-        return fold(jax.random.key(seed), f"init {self.tag}", width, dim)
+        return fold(key_of(seed), f"init {self.tag}", width, dim)
 
     def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
         """A network of `width` neurons on inputs of dimension `dim`."""
@@ -87,7 +88,7 @@ class Initialization(Spec):
         if self.told_by_values:
             yield given(self, "draw_start", width, d)
         if type(self).draw is not Initialization.draw:
-            yield lambda spec, key: spec.draw(key, width, d), (self, jax.random.key(0))
+            yield lambda spec, key: spec.draw(key, width, d), (self, key_of(0))
 
 
 class _Padded(Initialization):

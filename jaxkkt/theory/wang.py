@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.arithmetic import lengths, ratio
+from jaxkkt.keys import key_of
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
@@ -247,8 +248,8 @@ def ledger(
     networks have to come from other keys, for the lemmas ask for draws that know nothing of them.
     """
     k, d = params.w.shape
-    keys = jax.random.split(jax.random.key(0), len(x))
-    delta = jax.random.normal(jax.random.key(1), x.shape, x.dtype)
+    keys = jax.random.split(key_of(0), len(x))
+    delta = jax.random.normal(key_of(1), x.shape, x.dtype)
     delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / d**0.5
     along = jnp.roll(delta, 1, axis=0) * d**0.5
     near = partial(gradient_difference_along, params, start, c0=c0, gamma=gamma)

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
-from jaxkkt.keys import folded
+from jaxkkt.keys import folded, key_of
 from jaxkkt.requirements import LARGEST, require_whole
 from jaxkkt.specs.base import Spec, described
 
@@ -83,10 +83,10 @@ class Data(Spec):
         return self.key_at(seed, self.samples, self.d)
 
     def key_at(self, seed: Any, samples: Any, dim: Any) -> PRNGKeyArray:
-        return fold(jax.random.key(seed), f"data {self.tag}", samples, dim)
+        return fold(key_of(seed), f"data {self.tag}", samples, dim)
 
     def test_key(self, seed: int) -> PRNGKeyArray:
-        return fold(jax.random.key(seed), f"test {self.tag}", self.d)
+        return fold(key_of(seed), f"test {self.tag}", self.d)
 
 
 class Sized(Data):

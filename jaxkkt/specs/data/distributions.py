@@ -12,6 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import datasets, spans
 from jaxkkt.compiling import quick_jit
 from jaxkkt.datasets import Dataset
+from jaxkkt.keys import key_of
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
 from jaxkkt.specs.identity import given, package_of
@@ -84,7 +85,7 @@ class Distribution(Sized):
         return tuple(name for name in methods if package_of(getattr(type(self), name)) is None)
 
     def computations(self) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        cls, key = type(self), jax.random.key(0)
+        cls, key = type(self), key_of(0)
 
         def draw(samples: int, spec: Distribution, key: PRNGKeyArray) -> Any:
             return spec.draw(key, samples, self.d)
@@ -106,7 +107,7 @@ class Distribution(Sized):
     def _draws(self, samples: int) -> bool:
         """Whether it can draw so many: a list of points is only so long."""
         try:
-            jax.eval_shape(lambda key: self.draw(key, samples, self.d), jax.random.key(0))
+            jax.eval_shape(lambda key: self.draw(key, samples, self.d), key_of(0))
         except Exception:
             return False
         return True
