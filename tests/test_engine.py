@@ -239,6 +239,13 @@ class TestRuns:
         assert re.search(r"99\.\d% of lane-steps useful, 0\.0% of the work padding", shown)
         assert "nan" not in shown
 
+    @pytest.mark.parametrize("progress", [None, True])
+    def test_where_there_is_no_standard_error(self, progress, monkeypatch):
+        """As in a service: it failed before anything was trained."""
+        monkeypatch.setattr("sys.stderr", None)
+        table = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=0, max_steps=3), progress=progress)
+        assert table.steps.item() == 3
+
     def test_lane_steps_are_counted(self):
         runs = jk.grid(d=8, samples=6, width=20, seed=range(8), measure=squared_norm)
         bucket = planned_for(runs)[0].with_lanes(2)

@@ -25,7 +25,8 @@ class Meter:
         self, runs: int, work: float, done_work: float = 0, enabled: bool | None = None
     ) -> None:
         self._runs, self._work = runs, work
-        self._on_bar = sys.stderr.isatty() if enabled is None else enabled
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._on_bar = terminal if enabled is None else enabled and sys.stderr is not None
         self._in_log = enabled is None and not self._on_bar
         self._last = perf_counter()
         self._bar: Any = tqdm(
