@@ -107,6 +107,7 @@ def test_a_neuron_at_zero_preactivation_pulls_nowhere():
     ("params", "message"),
     [
         (Params(jnp.ones((3, 4)), jnp.ones(3), jnp.ones(2)), r"k >= 1, got w \(3, 4\), b \(3,\)"),
+        (Params(jnp.ones((3, 4)), jnp.ones(3), jnp.ones((3, 1))), r"got .* v \(3, 1\)"),
         (Params(jnp.ones((3, 5)), jnp.ones(3), jnp.ones(3)), r"needs w \(k, 4\)"),
         (Params(jnp.ones((0, 4)), jnp.ones(0), jnp.ones(0)), "k >= 1"),
         (Params(*(np.ones(s) for s in ((3, 4), 3, 3))), "w is float64, which JAX would round"),

@@ -196,7 +196,7 @@ def check_parameters(params: Params, dim: int) -> None:
     """
     checked(params)
     k = params.v.shape[0] if params.v.ndim else 0
-    if k < 1 or (params.w.shape, params.b.shape) != ((k, dim), (k,)):
+    if k < 1 or (params.w.shape, params.b.shape, params.v.shape) != ((k, dim), (k,), (k,)):
         hint = ": of networks that are stacked, map over them by jax.vmap"
         raise ValueError(
             f"a network on inputs of dimension {dim} needs w (k, {dim}), b (k,), v (k,) with "
