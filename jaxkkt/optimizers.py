@@ -6,6 +6,7 @@ that L sums over. A step on L itself is `exp(log learning_rate + log L) * grad l
 not underflow at any loss.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import asinh, cosh, sinh, tanh
@@ -50,6 +51,17 @@ def linear(transformation: optax.GradientTransformation) -> LinearTransformation
     return found
 
 
+def update(
+    rule: optax.GradientTransformation, gradient: Any, state: Any, position: Any, **told: Any
+) -> tuple[Any, Any]:
+    """The rule's updates and its next state, told as much beside the gradient as it takes."""
+    rule = optax.with_extra_args_support(rule)
+    takes = inspect.signature(rule.update).parameters
+    if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+        told = {name: value for name, value in told.items() if name in takes}
+    return rule.update(gradient, state, position, **told)
+
+
 def require_linear(transformation: optax.GradientTransformation) -> None:
     """Raises ValueError unless the updates from gradients g and h, from their sum and from g with
     its coordinates mixed are the sum and the mixture: for two steps, at two scales."""
@@ -66,11 +78,10 @@ def updates_by(
     transformation: optax.GradientTransformation, weights: Params, gradients: Sequence[Params]
 ) -> Params:
     """The updates by these gradients, one after the other, at the same weights: stacked."""
-    rule = optax.with_extra_args_support(transformation)
     told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
-    state, found = rule.init(weights), []
+    state, found = transformation.init(weights), []
     for gradient in gradients:
-        updates, state = rule.update(gradient, state, weights, **told)
+        updates, state = update(transformation, gradient, state, weights, **told)
         found.append(updates)
     return jax.tree.map(lambda *steps: jnp.stack(steps), *found)
 

@@ -445,3 +445,21 @@ def test_the_packages_own_optimizers_are_linear():
 def test_numbers_may_be_numpys(make):
     """As measurements on the host are given those of their run's protocol."""
     assert isinstance(make(np.array(0.01, np.float32)), optimizers.LinearTransformation)
+
+
+def test_a_rule_is_told_no_more_than_it_takes():
+    """Of optax's rules with arguments of their own not all take those that they do not use."""
+    rule = optax.contrib.sam(optax.sgd(0.01), optax.sgd(0.05))
+    (run,) = jk.grid(d=6, samples=4, width=10, seed=0, optimizer=rule, max_steps=20, measure=[])
+    params, data = jk.draw(run)
+    with jax.numpy_dtype_promotion("standard"):  # which optax asks for
+        assert run.name
+        found = jk.train(params, *data, run.protocol)
+    assert found.log_loss < jk.losses.log_loss(jk.networks.margins(params, *data))[0]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_learning_rate_that_is_text_is_refused():
+    """As of a command line: it came as far as the sweep."""
+    with pytest.raises(ValueError, match="must be a number or a schedule, got '0"):
+        jk.optimizer(optax.sgd, learning_rate="0.1")

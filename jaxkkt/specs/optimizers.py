@@ -58,8 +58,7 @@ class Optimizer(Spec):
             return spec.transformation().init(params)
 
         def update(spec: Any, state: Any, params: Params, more: Any) -> Any:
-            rule = optax.with_extra_args_support(spec.transformation())
-            return rule.update(params, state, params, **more)
+            return optimizers.update(spec.transformation(), params, state, params, **more)
 
         yield init, (self, params)
         yield update, (self, jax.eval_shape(init, self, params), params, more)
@@ -266,6 +265,8 @@ def optimizer(
         if isinstance(value, int | np.number) and not isinstance(value, bool):
             whole = isinstance(value, int | np.integer) and _is_whole(made_by, name)
             settings[name] = int(value) if whole else float(value)
+        elif name == "learning_rate" and isinstance(value, str):
+            raise ValueError(f"learning_rate must be a number or a schedule, got {value!r}")
     numbers = [name for name, v in settings.items() if isinstance(v, float | jax.Array)]
     cls = _optax_class(made_by, tuple(sorted(numbers)), tuple(sorted(settings)))
     made = cls(linear=linear, **settings)

@@ -12,6 +12,7 @@ from jaxkkt import representations
 from jaxkkt.datasets import Dataset
 from jaxkkt.kernels import numbers_of, one_kernel
 from jaxkkt.networks import Params
+from jaxkkt.optimizers import update
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset
 from jaxkkt.stiffness import fastest_rate
@@ -173,8 +174,8 @@ def updated(
 ) -> tuple[Any, Any]:
     """The position after an update by this gradient, and the optimizer's state. A flow's step aims
     no lower than the level that it is led onto."""
-    rule = optax.with_extra_args_support(protocol.rule.transformation())
-    updates, optimizer_state = rule.update(
+    updates, optimizer_state = update(
+        protocol.rule.transformation(),
         here.gradient,
         state.optimizer,
         state.position,
