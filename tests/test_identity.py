@@ -315,6 +315,25 @@ def test_an_own_class_is_told_by_its_code():
     assert first.identity == again.identity != other.identity
 
 
+@pytest.mark.parametrize("base", [jk.data.Distribution, jk.Measurement])
+def test_an_own_class_may_move_to_another_module(base):
+    """Rows and networks that a script had made were not found by what imported it."""
+
+    def draw(self, key, samples, dim):
+        return scaled(1.0)(key, samples, dim)
+
+    def measure(self, params):
+        return {"own": jnp.abs(params.w).max()}
+
+    def moved(module):
+        body = {"draw": draw, "measure": measure, "__module__": module, "__qualname__": "Own"}
+        made = type("Own", (base,), body)
+        return one(**{"data" if base is jk.data.Distribution else "measure": made})
+
+    assert moved("__main__").identity == moved("research").identity
+    assert moved("research").to_json() != moved("__main__").to_json()
+
+
 def test_where_it_cannot_be_told_a_store_is_refused(tmp_path):
     def counted(key, samples, dim):
         x = jax.pure_callback(lambda: np.ones((samples, dim)), jnp.ones((samples, dim)))

@@ -185,6 +185,8 @@ class Spec:
         """
         found: dict[str, Any] = {"kind": kind_of(type(self))}
         package = package_of(self.brought)
+        if digests and package_of(type(self)) is None:
+            found["kind"] = type(self).__name__  # which may move to another module
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if digests and value is self.brought and package is None:
