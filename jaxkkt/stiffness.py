@@ -11,7 +11,7 @@ samples, and a part of the gradient over v. At random a neuron is active on half
 on a quarter to a half of the pairs. So the rate is about ACTIVE |v|^2 / |g|^2 times the largest
 eigenvalue of sqrt(p_i p_l) (x_i . x_l + 1). That is one of the data, for the weights that they come
 to, and the rest is at hand in every step. What is left out, the part over v, matters for as long as
-v is small.
+v is small. Where biases are not trained there is no 1 in it.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def fastest_rate(
     return ACTIVE * jnp.sum(v**2) * eigenvalue / squared_norm
 
 
-def top_eigenvalue(data: Dataset | GramDataset) -> Float[Array, ""]:
+def top_eigenvalue(data: Dataset | GramDataset, biased: bool = True) -> Float[Array, ""]:
     """The largest eigenvalue of the matrix sqrt(p_i p_l) (x_i . x_l + 1) for weights p_i with sum 1
     that are as 1 / (|x_i|^2 + 1), by POWERS steps of the power method; samples with y = 0 are
     padding and take no part.
@@ -52,13 +52,14 @@ def top_eigenvalue(data: Dataset | GramDataset) -> Float[Array, ""]:
     These are the weights to which samples come whose gradients are orthogonal: one of a large norm
     is soon classified by far. Where all norms are the same it is that of x_i . x_l + 1, over m, and
     for points of the sphere of radius sqrt(d) about (1 + sqrt(d/m))^2. Never too large.
+    Not `biased`, it is of x_i . x_l, and the norms are |x_i|^2; with a Gram matrix biases move.
     """
     real = data.y != 0
     if isinstance(data, GramDataset):
         norms = jnp.diagonal(data.gram)
     else:
-        norms = jnp.sum(data.x**2, axis=1) + 1
-    weights = jnp.where(real, 1 / norms, 0)
+        norms = jnp.sum(data.x**2, axis=1) + (1 if biased else 0)
+    weights = jnp.where(real & (norms > 0), 1 / norms, 0)
     roots = jnp.sqrt(weights)
 
     def image(u: Array) -> Array:
@@ -66,7 +67,7 @@ def top_eigenvalue(data: Dataset | GramDataset) -> Float[Array, ""]:
         if isinstance(data, GramDataset):
             return roots * jnp.dot(data.gram, u, precision=PRECISION)
         there = jnp.dot(u, data.x, precision=PRECISION)
-        return roots * (jnp.dot(data.x, there, precision=PRECISION) + jnp.sum(u))
+        return roots * (jnp.dot(data.x, there, precision=PRECISION) + (jnp.sum(u) if biased else 0))
 
     def onward(_: Any, u: Array) -> Array:
         u = image(u)

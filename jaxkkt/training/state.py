@@ -71,7 +71,7 @@ def init(
         status=jnp.array(int(Status.RUNNING), jnp.int32),
         key=key if batches else None,
         order=order,
-        eigenvalue=top_eigenvalue(data) if flow else None,
+        eigenvalue=top_eigenvalue(data, "b" in protocol.trained) if flow else None,
     )
 
 
