@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
 from jaxkkt.engine.results import NOT_RUN
-from jaxkkt.engine.summaries import summarize, told_by
+from jaxkkt.engine.summaries import require_variable, summarize, told_by
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 # Labels of a logarithmic axis are at least so far from each other, as a share of its length.
@@ -33,13 +33,15 @@ def mean_band(
     first. Runs that failed are left out of both (see `engine.summarize`), and where all of them did
     the line has a gap. Where `along` holds strings they are the ticks of the axis, in the order of
     `results`. An axis without a label gets the table's description of what it shows. Raises
-    ValueError where `along` is the seeds, which are what is averaged.
+    ValueError for a variable that `results` do not have, and where `along` is the seeds, which are
+    what is averaged.
     """
     if along == "seed":
         raise ValueError(
             "a band is mean and deviation over the seeds, and cannot lead along them: for a line a "
             f"seed use ax.plot(results.seed, results[{variable!r}])"
         )
+    require_variable(results, variable)
     axes = {along, "seed"}
     alone = [dim for dim, size in results.sizes.items() if size == 1 and dim not in axes]
     results = results.squeeze(alone)

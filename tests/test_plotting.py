@@ -236,3 +236,9 @@ def test_a_power_law_leads_through_the_values_that_are_there(ax, lost):
     values[list(lost)] = np.nan
     plotting.power_law(ax, d, values, 0.5)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), 3 * d**0.5)
+
+
+def test_a_variable_that_is_not_there_is_told(ax):
+    table = xr.Dataset({"c": ("d", [1.0]), "status": ("d", [1])}, {"d": [4]})
+    with pytest.raises(ValueError, match=r"no variable 'flip': choose from \['c', 'status'\]"):
+        plotting.mean_band(ax, table, "flip")

@@ -44,6 +44,17 @@ def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> x
     return flat.assign_coords({name: told})
 
 
+def require_variable(dataset: xr.Dataset, name: str) -> None:
+    """Raises ValueError unless this is a table that has the variable."""
+    if not isinstance(dataset, xr.Dataset):
+        raise ValueError(
+            f"give the table and the name of a variable, got a {type(dataset).__name__}: statuses "
+            "of runs are beside it, in the table"
+        )
+    if name not in dataset:
+        raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
+
+
 def told_by(value: Any) -> str:
     """A value as text: short, and still another text for another number."""
     floating = np.issubdtype(np.asarray(value).dtype, np.floating)
@@ -87,8 +98,7 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     all values count. Raises ValueError for a table without `status`, and for a
     variable or dimension that it does not have.
     """
-    if name not in dataset:
-        raise ValueError(f"no variable {name!r}: choose from {sorted(map(str, dataset.data_vars))}")
+    require_variable(dataset, name)
     along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
     _require_dimensions(dataset, along)
     values = dataset[name]
