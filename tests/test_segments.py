@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from jaxkkt.store import Busy, Store, Writer, segments
+from jaxkkt.store import Busy, Store, Writer, care, segments
 from jaxkkt.store.lock import only_writer
 from jaxkkt.store.segments import read
 
@@ -85,6 +85,39 @@ def test_a_segment_without_its_first_lines_is_named(tmp_path):
     path.write_bytes(b"".join(lines[2:]))
     with pytest.warns(UserWarning, match="begins with neither of the two lines"):
         assert landed(tmp_path) == {}
+
+
+@pytest.mark.parametrize("left", [bytes(2000), b"garbage" * 50, b"\n", b"f" * 32 + b" {\0}"])
+def test_what_no_writer_began_is_named(tmp_path, left):
+    """It was taken for the segment of a process that was killed as it began: all was whole."""
+    filled(tmp_path, {"a": 1}).write_bytes(left)
+    with pytest.warns(UserWarning, match="begins with neither of the two lines"):
+        assert landed(tmp_path) == {}
+
+
+def test_what_is_written_last_counts_whatever_the_clock(tmp_path, monkeypatch):
+    """By a clock that had gone back it was taken for older, and computed at every call."""
+
+    class Back(segments.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2001, 1, 1, tzinfo=tz)
+
+    filled(tmp_path, {"a": 1})
+    monkeypatch.setattr(segments, "datetime", Back)
+    filled(tmp_path, {"a": 2})
+    filled(tmp_path, {"a": 3})
+    assert [record.value for record in Store(tmp_path).records()] == [1, 2, 3]
+    (tmp_path / "segments" / "zzz.rows").write_bytes(b"")
+    filled(tmp_path, {"b": 4})
+
+
+def test_a_segment_that_goes_while_others_are_read_had_no_row(tmp_path, monkeypatch):
+    path = filled(tmp_path, {"a": 1})
+    gone = path.with_name("0" + path.name)
+    monkeypatch.setattr(Store, "paths", lambda self: [gone, path])
+    assert landed(tmp_path) == {"a": 1}
+    assert care.verify(tmp_path) == []
 
 
 def test_rows_that_changed_places_do_not_count(tmp_path):

@@ -350,6 +350,24 @@ class TestExport:
         assert capsys.readouterr().err.count("cannot be written") == 1
 
 
+def test_a_store_behind_a_link_is_there(swept, tmp_path):
+    """Another disk's, for instance: it was left out of merge and verify without a word."""
+    (tmp_path / "results").mkdir()
+    for name in ("one", "again"):
+        (tmp_path / "results" / name).symlink_to(swept / "one")
+    (tmp_path / "results" / "round").symlink_to(tmp_path / "results")
+    assert care.stores(tmp_path / "results") == [tmp_path / "results" / "again"]
+    assert "2 rows" in care.merge(tmp_path / "to", [tmp_path / "results"])[0]
+
+
+def test_a_checkpoint_that_goes_meanwhile_is_no_damage(swept, monkeypatch):
+    def gone(path, name):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(care, "read_arrays", gone)
+    assert care.verify(swept / "one") == []
+
+
 @pytest.mark.filterwarnings("ignore:.*damaged", "ignore:.*does not say what wrote it")
 def test_segments_of_anything_are_no_reason_to_fail(swept, capsys):
     """Whole by their checksums, and not what a sweep writes."""

@@ -1,6 +1,7 @@
 """Looking after stores: is everything whole, taking out what is not, bringing several together."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,20 @@ DAMAGED = "damaged"
 
 
 def stores(folder: str | Path) -> list[Path]:
-    """The stores in a folder: itself, or those below it, as a study of several parts has them.
-
-    Raises ValueError where there is none.
+    """The stores in a folder: itself, or those below it, as a study of several parts has them, by
+    links, too. Each once. Raises ValueError where there is none.
     """
-    found = sorted(
-        path.parent for path in Path(folder).rglob("segments") if any(path.glob(f"*{SUFFIX}"))
-    )
+    found, seen = [], set()
+    for place, names, _ in os.walk(folder, followlinks=True):
+        names.sort()
+        if (real := os.path.realpath(place)) in seen:
+            names.clear()
+        elif "segments" in names and any(Path(place, "segments").glob(f"*{SUFFIX}")):
+            found.append(Path(place))
+        seen.add(real)
     if not found:
         raise ValueError(f"there is no store in {folder}: no folder `segments` with rows")
-    return found
+    return sorted(found)
 
 
 def verify(folder: str | Path) -> list[str]:
@@ -167,6 +172,8 @@ def _damaged_arrays(folder: Path, *kinds: str) -> Iterator[tuple[Path, str]]:
         for path in sorted((folder / kind).glob("*.npz")):
             try:
                 read_arrays(path, path.stem)
+            except FileNotFoundError:  # a checkpoint of a run that has landed meanwhile
+                continue
             except ValueError as error:
                 yield path, str(error)
 

@@ -8,9 +8,10 @@ one's segment: what a killed one left, its last line perhaps cut short, stays as
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from errno import ENOENT
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +24,9 @@ from jaxkkt.files import named, sync_folder
 
 FORMAT = 4
 SUFFIX = ".rows"
+DATE = "%Y%m%dT%H%M%S.%f"
+# All that a process leaves which is killed while it writes a segment's first line.
+BEGINNING = re.compile(rb"[0-9a-f]{0,32}|[0-9a-f]{32} [ -~]*")
 # Lines reach the system at once, and the disk at least so often: a machine that loses its power
 # loses rows of so long, a killed process none.
 SECONDS_BETWEEN_SYNCS = 1.0
@@ -48,8 +52,7 @@ class Writer:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        date = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        self.path = folder / f"{date}-{uuid4().hex[:12]}{SUFFIX}"
+        self.path = folder / f"{_begun(folder):{DATE}}-{uuid4().hex[:12]}{SUFFIX}"
         self._lock, self._broken = Lock(), False
         self._defined: set[str] = set()
         with named(self.path):
@@ -129,14 +132,27 @@ class Writer:
             raise
 
 
+def _begun(folder: Path) -> datetime:
+    """Now, or right after the folder's last segment where a clock was ahead: what is written last
+    counts, and the names tell the order."""
+    now, last = datetime.now(UTC), max((p.name for p in folder.glob(f"*{SUFFIX}")), default="")
+    with suppress(ValueError):  # of a name that is none of ours
+        before = datetime.strptime(last.split("-")[0], DATE).replace(tzinfo=UTC)
+        return max(now, before + timedelta(microseconds=1))
+    return now
+
+
 def read(path: Path) -> Segment:
-    """What a segment holds, whoever wrote it.
+    """What a segment holds, whoever wrote it. One that is gone held no row: its process took it.
 
     Raises ValueError where it was written by a newer version, or its first lines are damaged: what
     the others were made by is not known then.
     """
-    *lines, rest = path.read_bytes().split(b"\n")
-    if len(lines) < 2 and all(_intact("", line) is None for line in lines):
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        lines, rest = [], b""
+    if not lines and BEGINNING.fullmatch(rest):
         return Segment(path, {}, {}, [], [], cut=True)  # its process was killed as it began
     about, salt, first = _header(path, lines)
     definitions: dict[str, Any] = {}

@@ -51,9 +51,17 @@ def list_(folder: Folder = Path("results")) -> int:
         for about in {str(_short(s.about)): _short(s.about) for s in segments if s.about}.values():
             print(f"  computed by {about}")
         kept = len(list((path / "networks").glob("*.npz")))
-        size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+        size = sum(map(_size, path.rglob("*")))
         print(f"  {len(segments)} segments, {kept} networks, {size / 2**20:.1f} MiB")
     return 0
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 of what is none, as one that a sweep has taken away meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def failed(folder: Folder = Path("results"), traceback: bool = False) -> int:

@@ -173,8 +173,8 @@ PROTECTIONS = (
         9,
         "a last line that was cut short does not count",
         _SEGMENTS,
-        '    *lines, rest = path.read_bytes().split(b"\\n")\n    if',
-        '    lines = path.read_bytes().split(b"\\n")\n    rest = b""\n    if',
+        '        *lines, rest = path.read_bytes().split(b"\\n")\n    except',
+        '        lines = path.read_bytes().split(b"\\n")\n        rest = b""\n    except',
         "test_segments.py test_store.py::TestStore",
     ),
     Protection(
