@@ -15,12 +15,12 @@ import optax
 import pytest
 import xarray as xr
 from cases import rows_in, sweep
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxkkt as jk
 from jaxkkt.engine import devices as engine_devices
 from jaxkkt.engine import executors, lane_counts
-from jaxkkt.engine.devices import cores, devices, environment, using
+from jaxkkt.engine.devices import alone, cores, devices, environment, using
 from jaxkkt.engine.planning import plan
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
@@ -191,12 +191,15 @@ class TestDevices:
         assert devices() == local
 
     @pytest.mark.slow
-    def test_streams_draw_with_the_generator_of_the_caller(self):
-        run = jk.grid(d=8, samples=6, width=20, seed=[0])
+    def test_runs_draw_by_threefry_whatever_the_generator_of_the_caller(self):
+        """By "rbg" a run's batches were shuffled by another key beside other lanes."""
+        sizes = {"d": 8, "samples": 6, "width": 20, "measure": [], "target_log_loss": -5}
+        rule = {"optimizer": "descent", "batch_size": 2, "max_steps": 60, "learning_rate": 0.05}
+        found = sweep(jk.grid(**sizes, **rule, seed=range(4)))
         with jax.default_prng_impl("rbg"):
-            other = sweep(run)
-        assert np.isfinite(other.flip_size)
-        assert other.flip_size.item() != sweep(run).flip_size.item()
+            for seeds in (range(4), [3]):
+                again = sweep(jk.grid(**sizes, **rule, seed=seeds))
+                np.testing.assert_array_equal(again.log_loss, found.log_loss.sel(seed=seeds))
 
 
 class Inline:
@@ -460,3 +463,20 @@ def test_libraries_that_came_with_an_import_are_looked_for(monkeypatch):
         with engine_devices.alone():
             pass
     assert len(looks) == 2
+
+
+def test_the_last_one_out_gives_back_the_threads_of_blas():
+    """A sweep that ended beside another took its limit, and left its own for good."""
+
+    def counts():
+        np.eye(2) @ np.eye(2)
+        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = alone(), alone()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert counts() == {1}
+        second.__exit__(None, None, None)
+        assert counts() == {2}

@@ -617,3 +617,22 @@ class TestReading:
         xr.testing.assert_equal(xr.load_dataset(tmp_path / "results.nc"), table)
         with pytest.raises(ValueError, match="the table has no dimension 'seed', but run"):
             jk.summarize(table, "flip_size")
+
+
+def test_own_functions_may_go_to_another_folder(tmp_path, monkeypatch):
+    """A store that is named from the folder of before was looked for in the new one."""
+
+    class Elsewhere(jk.Measurement):
+        on_host = True
+
+        def measure(self, params):
+            os.chdir(tmp_path)
+            return {"own": 1.0}
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    runs = jk.grid(d=6, samples=4, width=10, seed=0, max_steps=3, measure=Elsewhere)
+    jk.sweep(runs, store="out", keep="params", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert len(jk.read_rows("here/out")) == 1
+    jk.load_network("here/out", runs[0])

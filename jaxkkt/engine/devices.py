@@ -5,11 +5,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -130,10 +131,27 @@ def _name(path: Path) -> str:
         return ""
 
 
-def alone() -> AbstractContextManager[Any]:
+@contextmanager
+def alone() -> Iterator[None]:
     """Decompositions and NumPy's products run on one thread each: they too are rounded by how they
-    are split, and would be split among the cores there are."""
-    return _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
+    are split, and would be split among the cores there are.
+
+    That is the process's setting: threads may be within at once, and the last one out restores it.
+    """
+    global _within
+    with _LOCK:
+        _LIMITS.enter_context(_libraries(len(sys.modules)).limit(limits=1, user_api="blas"))
+        _within += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _within -= 1
+            if not _within:
+                _LIMITS.close()
+
+
+_LOCK, _LIMITS, _within = Lock(), ExitStack(), 0
 
 
 @lru_cache(maxsize=1)

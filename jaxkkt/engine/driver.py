@@ -195,7 +195,8 @@ def sweep(
             "executor must have the `submit` of concurrent.futures, such as `workers` in "
             f"`with jk.Workers(4) as workers`, got {executor!r}"
         )
-    store = None if store is None else Store(store).folder
+    # Own functions may go to another folder.
+    store = None if store is None else Store(store).folder.absolute()
     if len(wanted) < len(runs):
         warn(f"{len(runs) - len(wanted)} runs were given twice and run once", stacklevel=2)
     refuse_changed(wanted, stored=store is not None)
