@@ -1,5 +1,6 @@
 """Runs in batches: numbers as words, draws on the device, slots and lanes that change no bits."""
 
+import gc
 from collections import deque
 from dataclasses import replace
 from itertools import chain
@@ -288,6 +289,17 @@ def test_own_data_are_sent_once(monkeypatch):
     data = jk.data.Arrays(np.eye(3, dtype=np.float32), np.float32([1, -1, 1]))
     runs = jk.grid(data=data, width=20, seed=range(40))
     assert (sweep(runs).status == jk.Status.CONVERGED).all()
+
+
+def test_own_data_are_on_the_device_once_however_often_they_are_swept():
+    x = np.random.default_rng(0).normal(size=(37, 9)).astype(np.float32)
+    y = np.where(np.arange(37) % 2, 1, -1).astype(np.float32)
+    there = []
+    for width in (20, 21, 22):
+        sweep(jk.grid(data=jk.data.Arrays(x, y), width=width, seed=range(2), max_steps=2))
+        gc.collect()
+        there.append(sum(a.shape == (37, 9) for a in jax.live_arrays()))
+    assert there == [1, 1, 1]
 
 
 def test_programs_of_a_shape_are_compiled_once():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import traces
 from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import Here, device, here
+from jaxkkt.engine.devices import Here, here
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.traces import Program
@@ -23,6 +24,9 @@ from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays, Data
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.same import by_identity
+
+# So many own arrays stay on a device for the next draw, also after their sweep.
+MOST_OWN_ON_DEVICE = 16
 
 
 def draw(run: Run) -> tuple[Params, Dataset]:
@@ -202,23 +206,20 @@ def draw_batch(
         some = [run.initialization.draw_start(run.seed, run.width, run.d) for run in runs]
         start = stacked([pad_params(one, k, d) for one in some], len(rows))
     if data is None:
-        points = [run.data.draw_training(run.seed) for run in runs]
-        if all(one.x is points[0].x for one in points):
-            own = isinstance(runs[0].data, Arrays)  # the same for every run: they cross once
-            put = _once_on_device if own else _on_device
-            one = put(*points[0], drawing, device())
+        own = runs[0].data
+        if isinstance(own, Arrays) and all(own == run.data for run in runs):
+            one = own_on_device(own, m, d, here())
             data = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(rows), *a.shape)), one)
         else:
+            points = [run.data.draw_training(run.seed) for run in runs]
             data = stacked([pad_data(one, m, d) for one in points], len(rows))
     return Drawn(start, data, valid)
 
 
-def _on_device(x: Any, y: Any, drawing: Drawing, place: jax.Device) -> Dataset:
-    m, d, _ = drawing.shape
-    return jax.device_put(pad_data(Dataset(x, y), m, d), place)
-
-
-_once_on_device = by_identity(_on_device)
+@lru_cache(MOST_OWN_ON_DEVICE)
+def own_on_device(own: Arrays, samples: int, dim: int, here: Here) -> Dataset:
+    """Own arrays, padded to these sizes: the same for every run, so they cross once."""
+    return jax.device_put(pad_data(own.draw_training(0), samples, dim), here.device)
 
 
 @once

@@ -19,7 +19,7 @@ from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
-from jaxkkt.engine.draws import Drawn, draw_program, try_to_trace
+from jaxkkt.engine.draws import Drawn, draw_program, own_on_device, try_to_trace
 from jaxkkt.engine.hashes import hash_words
 from jaxkkt.engine.inert import is_inert
 from jaxkkt.engine.measuring import compile_measurements, measure_program
@@ -334,11 +334,12 @@ def _lead(places: Array, batch: Slot, *, bucket: Bucket, rows: Rows) -> Any:
 
 def forget() -> None:
     """Lets go of all programs compiled so far, and of their memory: of certificates and polished
-    networks half a GB for each size of the data; and of what own functions computed. What is asked
-    for again compiles anew."""
+    networks half a GB for each size of the data; of own arrays on a device; and of what own
+    functions computed. What is asked for again compiles anew."""
     jax.clear_caches()
     forget_changes()
     forget_specs()
     forget_results()
-    for kept in (try_to_trace, draw_program, measure_program, training_programs, is_inert):
+    programs = try_to_trace, draw_program, measure_program, training_programs
+    for kept in (*programs, own_on_device, is_inert):
         kept.cache_clear()
