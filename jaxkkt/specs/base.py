@@ -226,10 +226,7 @@ class Spec:
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Spec":
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        for name in values:
-            if name not in known:
-                raise ValueError(unknown_field(name, known, cls.__name__))
+        cls.require_fields(values)
         return cls(**values)
 
 
