@@ -20,7 +20,7 @@ from jaxkkt.engine.trajectories import Trajectory
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays
-from jaxkkt.specs.same import Keyed, by_key
+from jaxkkt.specs.same import Keyed, by_value
 
 # What is noted of each moment of a curve, beside what is measured there.
 NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
@@ -172,7 +172,7 @@ def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
     return _unreached(Keyed(key, (run, shape)))
 
 
-@by_key
+@by_value
 def _unreached(kind: Keyed) -> dict[str, Any]:
     """NaN for what is noted of a run at the moments of its curve, and for what compiled
     measurements return there, traced at a shape at which they are compiled: what the host

@@ -23,7 +23,7 @@ from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
-from jaxkkt.specs.same import Same, by_identity, by_same
+from jaxkkt.specs.same import Same, by_identity, by_value
 
 
 class Curve(Spec, kw_only=False):
@@ -319,17 +319,17 @@ def _shared(*specs: Any) -> Same:
     return Same(specs)
 
 
-@by_same
+@by_value
 def _hash_of(specs: Same) -> int:
     return hash(tuple(specs))
 
 
-@by_same
+@by_value
 def _told(specs: Same) -> tuple[str, ...]:
     return tuple(map(repr, specs))
 
 
-@by_same
+@by_value
 def _computed(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
     of what is measured at the end."""

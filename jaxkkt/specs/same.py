@@ -1,4 +1,4 @@
-"""Results kept by the identity of what they were computed from."""
+"""Results kept by what they were computed from, told by its identity or by its value."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -21,19 +21,6 @@ class Same(tuple[Any, ...]):
     __hash__ = object.__hash__
 
 
-def forget_results() -> None:
-    """Lets go of all that is kept."""
-    for forget in _FORGET:
-        forget()
-
-
-def by_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
-    """`by_identity` for functions of one `Same`, a key by itself: several times as fast."""
-    cached = lru_cache(MOST)(function)
-    _FORGET.append(cached.cache_clear)
-    return cached
-
-
 @dataclass(frozen=True)
 class Keyed:
     """Something that equals all that has its key."""
@@ -42,8 +29,15 @@ class Keyed:
     thing: Any = field(compare=False)
 
 
-def by_key(function: Callable[[Keyed], T]) -> Callable[[Keyed], T]:
-    """`functools.lru_cache` for functions whose result follows from the key."""
+def forget_results() -> None:
+    """Lets go of all that is kept."""
+    for forget in _FORGET:
+        forget()
+
+
+def by_value(function: Callable[..., T]) -> Callable[..., T]:
+    """`functools.lru_cache` that `forget_results` clears. For functions of one `Same` it is several
+    times as fast as `by_identity`."""
     cached = lru_cache(MOST)(function)
     _FORGET.append(cached.cache_clear)
     return cached
