@@ -1,8 +1,8 @@
 """Runs that have ended, on their way to rows."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -145,18 +145,12 @@ def _rows(
     values = packing.rows_of(columns, len(ones))
     if on_the_way:
         values = [way | mine for way, mine in zip(on_the_way, values, strict=True)]
-    return list(
-        map(
-            Row,
-            [one.run for one in ones],
-            values,
-            repeat(some.owners),
-            [now - one.began for one in ones],
-            repeat(computed_with),
-            [ended.hashes[i] for i in some.runs],
-            _kept(some, begun, keep) if keep else repeat(None),
-        )
-    )
+    rows = []
+    for i, one, mine in zip(some.runs, ones, values, strict=True):
+        kept = begun.trained.at(i, one.run).params if one.run in keep else None
+        seconds, network = now - one.began, ended.hashes[i]
+        rows.append(Row(one.run, mine, some.owners, seconds, computed_with, network, kept))
+    return rows
 
 
 def _on_the_way(one: Occupant, trained: Trained) -> dict[str, Any]:
@@ -181,12 +175,6 @@ def _unreached(kind: Keyed) -> dict[str, Any]:
     shapes = dict.fromkeys(NOTED, ()) | shapes_of(run, run.curve.measure, shape)
     moments = len(run.curve.moments)
     return {CURVE + name: np.full((moments, *own), np.nan).tolist() for name, own in shapes.items()}
-
-
-def _kept(some: Columns, begun: Begun, keep: Collection[Run]) -> Iterator[Params | None]:
-    for i in some.runs:
-        run = begun.ones[i].run
-        yield begun.trained.at(i, run).params if run in keep else None
 
 
 def _outputs(params: Params, x: Any) -> Any:
