@@ -11,7 +11,6 @@ from multiprocessing import connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from threading import Condition, Thread
-from types import TracebackType
 from typing import Any
 
 # A task that was running so many times when a process died is what kills them.
@@ -70,12 +69,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
