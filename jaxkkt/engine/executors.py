@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, groupby, pairwise
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -82,10 +81,10 @@ def run_tasks(
     done: Collection[Run],
     tallies: list[Tally],
     show: Callable[[], None],
-    keep: Collection[Run] = (),
-    stop: Event | None = None,
-    patience: float = inf,
-    checkpoints: Path | None = None,
+    keep: Collection[Run],
+    stop: Event,
+    patience: float,
+    checkpoints: Path | None,
 ) -> Generator[list[Row], None, None]:
     """Rows of the runs not in `done`, a task at a time; each task that ends adds to `tallies`.
 
@@ -138,7 +137,7 @@ def run_tasks(
             for task in _tasks(buckets, done, keep):
                 submit(task)
             last, left = monotonic(), len(waiting)
-            while waiting and not (stop and stop.is_set()):
+            while waiting and not stop.is_set():
                 yield from ended()
                 if len(waiting) != left:
                     last, left = monotonic(), len(waiting)
@@ -275,12 +274,8 @@ def _unpacked(part: str | bytes) -> Any:
     return from_json(json.loads(part)) if isinstance(part, str) else cloudpickle.loads(part)
 
 
-_PARTS = ("data", "network", "initialization", "protocol", "measure", "curve")
-
-
 def _run(parts: Sequence[Any], reference: _Reference) -> Run:
-    fields = {name: parts[i] for name, i in zip(_PARTS, reference.parts, strict=True)}
-    return Run(**fields, seed=reference.seed)
+    return Run.of_fields(*(parts[i] for i in reference.parts)).with_seed(reference.seed)
 
 
 def _tasks(
@@ -294,10 +289,7 @@ def _tasks(
         for _, some in groups:
             references = [
                 _Reference(
-                    tuple(
-                        places.setdefault((name, getattr(run, name)), len(places))
-                        for name in _PARTS
-                    ),
+                    tuple(places.setdefault(part, len(places)) for part in run.apart_from_seed),
                     run.seed,
                     run in keep,
                     run is one[0],
@@ -309,7 +301,7 @@ def _tasks(
             tasks.append((runs, references))
             for reference, run in zip(references, runs, strict=True):
                 first.setdefault(reference.parts, (reference, run))
-        parts = [_packed(value) for _, value in places]
+        parts = [_packed(part) for part in places]
         told = [(one, known) for one, run in first.values() if any(known := told_of_own(run))]
         common = cloudpickle.dumps((expected, replace(bucket, trajectories=()), parts, told))
         for runs, references in tasks:

@@ -142,27 +142,12 @@ class Run(Spec):
     @cached_property
     def apart_from_seed(self) -> Same:
         """All of its fields but the seed: one and the same tuple for runs that share them."""
-        return _shared(
-            self.data,
-            self.network,
-            self.initialization,
-            self.protocol,
-            self.measure,
-            self.curve,
-        )
+        return _shared(*(getattr(self, name) for name in _APART_FROM_SEED))
 
     @classmethod
     def of_fields(cls, *fields: Any) -> "Run":
-        """A run of what `apart_from_seed` gives."""
-        data, network, initialization, protocol, measure, curve = fields
-        return cls(
-            data=data,
-            network=network,
-            initialization=initialization,
-            protocol=protocol,
-            measure=measure,
-            curve=curve,
-        )
+        """A run of what `apart_from_seed` gives, with the seed 0."""
+        return cls(**dict(zip(_APART_FROM_SEED, fields, strict=True)))
 
     @property
     def identity(self) -> str:
@@ -229,6 +214,7 @@ def shuffle_key(seed: Any, samples: Any, d: Any) -> PRNGKeyArray:
 
 
 _FIELDS = Run.field_names()
+_APART_FROM_SEED = tuple(name for name in _FIELDS if name != "seed")
 
 
 def _seed(value: Any) -> int:
