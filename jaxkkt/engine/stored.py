@@ -73,7 +73,7 @@ class Stored:
         self._table = None
         found = self._store.landed((run.name for run in self._sweep), self._here, self._mix)
         if not found:
-            self._refuse_strangers(self._sweep)
+            self._refuse_strangers()
             return
         for run in self._runs:
             one = known(run, found.get(run.name, []))
@@ -211,14 +211,14 @@ class Stored:
     def _save_results(self) -> None:
         if self.rows:
             began = monotonic()
-            write_whole(self._store.folder / RESULTS, results.as_bytes(self.table()))
+            results.save(self.table(), self._store.folder / RESULTS)
             self._plan_results(monotonic() - began)
 
     def _plan_results(self, seconds: float) -> None:
         """When to write them again, where that takes so long."""
         self._next = monotonic() + max(SECONDS_BETWEEN_RESULTS, seconds / SHARE_FOR_RESULTS)
 
-    def _refuse_strangers(self, runs: Sequence[Run]) -> None:
+    def _refuse_strangers(self) -> None:
         # Runs that raised left no result: those of a mistaken call do not bar the right one.
         records = [record for record in self._store.records() if not _raised(record)]
         if not records:
@@ -228,7 +228,7 @@ class Stored:
         orders = Orders()
         there = _by_column([in_order(specs[s], specs[s], orders) for s in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
-        now = values_of(runs, orders)
+        now = values_of(self._sweep, orders)
         differing = differences(there, {name: some for name, some in now.items() if name in there})
         differing = differing or ["what own functions compute, or the numbers in own arrays"]
         raise ValueError(
