@@ -22,7 +22,7 @@ from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
 from jaxkkt.engine.rows import refuse_twice
 from jaxkkt.engine.traces import Program
-from jaxkkt.engine.trained import Alone, Trained, network_like, points_like
+from jaxkkt.engine.trained import Alone, Trained, network_like, points_like, stacked_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -204,10 +204,9 @@ def compile_measurements(
     m, d, k = shape
     network = network_like(k, d)
     like = Trained(network, network if starts else None, points_like(m, d))
-    stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
     _, jobs = jobs_of([run], [measurements], d, {})
     for job in jobs:
-        measure_program(job.kind, Layout.of(stacked), count, side_by_side, here())
+        measure_program(job.kind, Layout.of(stacked_like(like, count)), count, side_by_side, here())
 
 
 @once
@@ -248,9 +247,7 @@ def measure_program(
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
     networks, beside = _shapes_in(trained), _shapes_in(kind.beside)
-    each = beside
-    if not kind.shared:
-        each = jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), beside)
+    each = beside if kind.shared else stacked_like(beside, count)
 
     def make(at_once: int) -> tuple[Layout, dict[str, Program]]:
         first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)

@@ -27,7 +27,7 @@ from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout
 from jaxkkt.engine.telling import How, Rows
 from jaxkkt.engine.traces import Program
-from jaxkkt.engine.trained import Trained
+from jaxkkt.engine.trained import Trained, network_like, points_like, stacked_like
 from jaxkkt.engine.trips import make_trips
 from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
@@ -132,25 +132,20 @@ def _traced(
     rows = Rows(how, room, bucket.drawn_at, {}, bucket.resumes)
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
-    drawn: Any = Drawn(
-        Params(_shape(turn, k, d), _shape(turn, k), _shape(turn, k)),
-        Dataset(_shape(turn, m, d), _shape(turn, m)),
-        jax.ShapeDtypeStruct((turn,), bool),  # type: ignore[arg-type]
-    )
-    words = jax.ShapeDtypeStruct((turn, rows.words), np.int32)
+    row, valid = jax.ShapeDtypeStruct((rows.words,), np.int32), jax.ShapeDtypeStruct((), bool)
+    of_one = row, Drawn(network_like(k, d), points_like(m, d), valid)  # type: ignore[arg-type]
+    words, drawn = stacked_like(of_one, turn)
     places = jax.ShapeDtypeStruct((turn,), np.int32)
     limits = jax.ShapeDtypeStruct((2,), np.int32)
-    load = partial(_load, bucket=bucket, rows=rows)
-    first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (words, drawn))
-    one = jax.eval_shape(load, *first)
-    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((slots, *a.shape), a.dtype), one)
-    whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, _float())
+    one = jax.eval_shape(partial(_load, bucket=bucket, rows=rows), *of_one)
+    batch = stacked_like(one, slots)
+    log_losses = np.zeros(slots, jax.dtypes.canonicalize_dtype(float))
+    whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), log_losses
     report = Layout.of(Report(*whole, np.int32(0)))
     ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1])
 
     leads = bucket.resumes and training.is_flow(batch.state)
-    led = jax.tree.map(lambda a: jax.ShapeDtypeStruct((turn, *a.shape), a.dtype), one.state)
-    led = led if leads else None
+    led = stacked_like(one.state, turn) if leads else None
 
     def program(function: Callable[..., Any], *args: Any, **fixed: Any) -> Program:
         filled = partial(function, bucket=bucket, rows=rows, **fixed)
@@ -166,14 +161,6 @@ def _traced(
     if bucket.resumes:
         programs["resume"] = program(_resume, batch, words)
     return (report, ending, batch), programs
-
-
-def _float() -> Any:
-    return jax.dtypes.canonicalize_dtype(float)
-
-
-def _shape(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, _float())
 
 
 def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:

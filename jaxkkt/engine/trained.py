@@ -59,5 +59,10 @@ def points_like(samples: int, dim: int) -> Any:
     return Dataset(_shape(samples, dim), _shape(samples))
 
 
+def stacked_like(like: Any, count: int) -> Any:
+    """Shapes and types of so many of these along a new leading axis."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), like)
+
+
 def _shape(*sizes: int) -> Any:
     return jax.ShapeDtypeStruct(sizes, jax.dtypes.canonicalize_dtype(float))
