@@ -36,7 +36,7 @@ from jaxkkt.perturbations.pgd import STEPS
 from sweeps import wang_robust
 
 PARTS = ("steps", "search", "training")
-# Of MNIST's zeros and ones.
+# MNIST's zeros and ones.
 TRAINING_IMAGES = 12_665
 BATCH = 64
 # Searches that are timed together: one takes milliseconds.

@@ -40,7 +40,7 @@ from sweeps.vardi_figures import preset
 # The fewest steps to a loss of 1e-30 that any run of `benchmarks.protocols` took by the schedule.
 PAPER_STEPS = 71_000
 SECONDS_A_SIZE = 0.4
-# Of a command that failed.
+# How many lines of what a failed command said are told.
 TOLD_LINES = 30
 # A small process between: a child's peak counts that of the process that it was forked from.
 MEASURED = """

@@ -23,7 +23,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.files import write_whole
 
 SPLIT_SEED = 0
-# Of scikit-learn's digits, which have no split of their own.
+# The test images' share of scikit-learn's digits, which have no split of their own.
 TEST_SHARE = 0.2
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -96,7 +96,7 @@ def _holds_the_same() -> bool:
 
 
 def _namespaces(module: ModuleType) -> Iterator[Mapping[Any, Any]]:
-    """Of a module, and of its classes, its public tables and what its functions do by type."""
+    """What a module, its classes and its public tables hold, and what its functions do by type."""
     names = vars(module)
     yield names
     for name, value in list(names.items()):

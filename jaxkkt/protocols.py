@@ -163,7 +163,7 @@ class Protocol(Training, kw_only=False):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        # Of Adam in mini-batches the program whose runs can go on has other bits: its runs would
+        # For Adam in mini-batches the program whose runs can go on gives other bits: its runs would
         # depend on what else is in the sweep. What a subclass adds may steer its steps.
         if type(self) is not Protocol or not self.rule.linear:
             return ()

@@ -214,7 +214,7 @@ def _joined(one: _Part, other: _Part) -> _Part:
 
     def weighted(part: _Part) -> Params | GramParams:
         share = jnp.exp(part.log_loss - total)
-        # Of padding alone, or nothing, log L is -inf, and its gradient may be NaN.
+        # Without a real sample log L is -inf, and its gradient may be NaN.
         return jax.tree.map(lambda g: jnp.where(part.samples > 0, share * g, 0), part.gradient)
 
     return _Part(

@@ -30,7 +30,7 @@ from jaxkkt.representations import GramDataset
 # With less than 0.3 the flow oscillates on the sphere, with more than 0.5 it takes more gradients.
 ACTIVE = 0.4
 
-# Of the power method: eigenvalues of sphere and Gaussian data are found to within about a tenth.
+# Steps of the power method: they find eigenvalues of sphere and Gaussian data to within a tenth.
 POWERS = 15
 
 
@@ -73,7 +73,7 @@ def top_eigenvalue(data: Dataset | GramDataset, biased: bool = True) -> Float[Ar
         u = image(u)
         return u / jnp.maximum(jnp.linalg.norm(u), jnp.finfo(u.dtype).tiny)
 
-    # Of no structure, so that something of every direction is in it.
+    # Without structure, so that it has a part along every direction.
     start = jnp.where(real, 1 + jnp.cos(jnp.arange(real.shape[0], dtype=roots.dtype) ** 2), 0)
     unit = jax.lax.fori_loop(0, POWERS + 1, onward, start)
     tiny = jnp.finfo(roots.dtype).tiny

@@ -28,7 +28,7 @@ DRAWS = 64
 # Numbers of samples that polishing is compiled for.
 SIZES = (64, 256)
 CONSTANT = 30.0
-# Of the residual in `max_margin`, 1 / sqrt(1 + |w|^2): that of a margin of 1e-5.
+# The residual in `max_margin`, 1 / sqrt(1 + |w|^2), of a margin of 1e-5.
 INSEPARABLE = 1e-5
 
 

@@ -33,7 +33,7 @@ TRAINED = (-10.0, -30.0, jk.protocols.TARGET, -300.0, -1e3, -1e4, -1e5)
 # From here on the flow is followed in log s; the levels below are those of its own steps.
 HANDED_OVER = -1e3
 FOLLOWED = (-1e4, -1e5, -1e7, -1e10, -1e20, -1e50)
-# Of log s; halving it moves normalized margins by less than 1e-3.
+# A step of log s; halving it moves normalized margins by less than 1e-3.
 STEP = 0.05
 START, END = jk.protocols.TARGET, FOLLOWED[-1]
 POLISHED = {"polished at 1e-30": START, "polished at the end": END}

@@ -231,7 +231,7 @@ def claims(results: xr.Dataset) -> list[studies.Claim]:
         told += f"{float(failing[-1]):.1%} at d = {d[-1]}"
         found.append(studies.Claim(event.text, told, not broken.any() if speaks.any() else None))
     p = results.density_p.values
-    # Of several tests the least p-value is smaller: Bonferroni's correction.
+    # The least p-value of several tests is smaller: Bonferroni's correction.
     told = f"Kolmogorov-Smirnov p-values {p.min():.2g} to {p.max():.2g}, {PAIRS} pairs each"
     text = "V, Appendix B: the density of |<x, x'>|"
     return [*found, studies.Claim(text, told, bool(p.min() >= LEVEL / p.size))]

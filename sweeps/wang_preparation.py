@@ -25,7 +25,7 @@ from jaxkkt.training import SUCCEEDED
 
 from .wang_fits import fit
 
-# Of the pixels of MNIST's 60,000 training images, from 0 to 1.
+# Mean and deviation of the pixels of MNIST's 60,000 training images, from 0 to 1.
 PIXEL_MEAN, PIXEL_DEVIATION = 0.1307, 0.3081
 
 

@@ -174,7 +174,7 @@ class Here(NamedTuple):
 
 
 def here() -> Here:
-    """Of this thread."""
+    """The place and settings of this thread."""
     return Here(device(), tuple(settings().items()))
 
 

@@ -32,7 +32,7 @@ def hash_words(
 def _sums(
     block: Float[Array, "k n"], first: int, width: Int[Array, ""], dim: Int[Array, ""]
 ) -> Sequence[UInt32[Array, ""]]:
-    """Of a block of columns that begins with this one: one sum a hash, in one pass over it."""
+    """One sum for each hash, in one pass over a block of columns that begins with `first`."""
     words = jax.lax.bitcast_convert_type(block, jnp.uint32).reshape(*block.shape, -1)
     row, column, part = (
         jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) for axis in range(words.ndim)

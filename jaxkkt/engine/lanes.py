@@ -22,7 +22,7 @@ from jaxkkt.runs.run import Run
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.
 CHUNK_SECONDS = 1.0
 FIRST_CHUNK = 20
-# Of a sweep that is stopped the runs are saved that have trained for so long.
+# When a sweep is stopped it saves the runs that have trained for so long.
 SECONDS_WORTH_SAVING = 5.0
 
 

@@ -51,8 +51,8 @@ class Names(NamedTuple):
 
 
 def names_in(buckets: Sequence[Bucket]) -> Names:
-    """Of what compiled measurements of these runs return, traced once for each kind of runs, and at
-    a few sizes more where it sees those.
+    """The names of what compiled measurements of these runs return, traced once for each kind of
+    runs, and at a few more sizes for measurements that see the run's own.
 
     Raises ValueError as `names_of` does. What raises at one of the other sizes is left to its runs.
     """
@@ -62,7 +62,7 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
     for b in reversed(buckets):
         for run in b.one_of_each:
             kind = tuple(structure_of(some) for _, some in _measured(run))
-            # Of the first bucket that has them: what is traced here its programs need first.
+            # The first bucket that has them counts: its programs need first what is traced here.
             kinds[kind] = run, b.measured_at
             at_sizes.setdefault(kind, {})[run.samples, run.d, run.width] = run
     for kind, (run, shape) in kinds.items():

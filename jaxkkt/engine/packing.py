@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, example: Any) -> "Layout":
-        """Of a tree of arrays, or of their shapes."""
+        """The layout of trees like this one, of arrays or of their shapes."""
         leaves, tree = jax.tree.flatten(example)
         return cls(tree, tuple((np.shape(leaf), str(leaf.dtype)) for leaf in leaves))
 

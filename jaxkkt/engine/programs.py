@@ -36,7 +36,7 @@ from jaxkkt.specs.identity import forget_specs
 from jaxkkt.specs.same import forget_results
 from jaxkkt.training import Status
 
-# Of a bucket's programs those that run long enough for the compiler to take its time.
+# The programs of a bucket that run long enough for the compiler to take its time.
 OFTEN = ("advance", "lead")
 
 

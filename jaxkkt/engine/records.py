@@ -238,7 +238,7 @@ def _columns(record: Record, orders: Orders) -> Mapping[str, Any]:
 
 
 def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
-    """Of the run that these are records of, the last of which says most."""
+    """The kind of the row that these records make up; where they differ the last one counts."""
     variables, axes = dict[str, Any](), dict[str, Any]()
     columns, columns_about = dict[str, Any](), dict[str, Any]()
     for record in records:

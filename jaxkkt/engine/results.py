@@ -213,7 +213,7 @@ def _variables(
 
 
 def _columns(of_rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[np.ndarray, Sequence[Any]]]:
-    """Of every name the rows that have a value, in order, and their values."""
+    """For every name the rows that have a value, in order, and their values."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for i, values in enumerate(of_rows):
         alike.setdefault(tuple(values), []).append(i)

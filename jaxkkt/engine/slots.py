@@ -74,7 +74,7 @@ class Slots:
 
     @property
     def left(self) -> list[Trajectory]:
-        """Of the runs in slots, and of those that are being measured."""
+        """What is left to do for the runs in slots, and for those that are being measured."""
         unmeasured = [(one.run,) for begun in self._ended for one in begun.ones]
         return unmeasured + [one.trajectory for one in self._slots if one is not None]
 

@@ -49,7 +49,7 @@ class Workers:
         self._count, self._pool = count, _new_pool(count)
         self._news, self._closed = Condition(), False
         self._waiting: deque[_Task] = deque()
-        # Of the thread alone that gives tasks to the pool:
+        # Only the thread that gives tasks to the pool uses these:
         self._running: dict[Future[Any], _Task] = {}
         self._suspects: deque[_Task] = deque()
         self._deaths = 0  # since a task came to its end

@@ -94,7 +94,7 @@ def nearest(problem: Problem, y: Array) -> Point:
     )
     linear = pull * problem.pre[boxes.sample, neurons[:, None]]
     count = jnp.sum(real, dtype=y.dtype)
-    # Of the pulls' sizes: their sum is twice that of the margins, which may be below 0.
+    # The mean size of the pulls: their sum is twice that of the margins, which may be below 0.
     size = jnp.sum(jnp.where(real, jnp.abs(problem.linear), 0)) / count
     size = jnp.where(size > 0, size, 1)
     # A padded sample's multiplier costs as much as a real one gains, and goes to 0.

@@ -38,7 +38,7 @@ from jaxkkt.requirements import require_counts
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
-# Of the mean height, for neurons that reach none.
+# Every neuron gets this share of the mean height, so that those that reach none count, too.
 SPARE = 0.1
 
 

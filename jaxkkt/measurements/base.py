@@ -53,7 +53,7 @@ class Measurement(Spec):
         return {}
 
     def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
-        """Of variables that are arrays: their dimensions by name, and the values along each.
+        """For variables that are arrays: their dimensions by name, and the values along each.
 
         No value comes twice. An array that is shorter than its dimension is NaN at the end.
         """

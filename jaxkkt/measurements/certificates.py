@@ -69,7 +69,7 @@ class Certificates(Measurement):
         return _CERTIFICATE_ATTRIBUTES
 
 
-# Of what holds for the best multipliers, which other values of the status leave open.
+# For values of the best multipliers: where the status is not 0 there may be better ones.
 _IF_CERTIFIED = {"ancillary_variables": "certificate_status"}
 _CERTIFICATE_ATTRIBUTES = {
     "residual_one_sided": {

@@ -26,7 +26,7 @@ from jaxkkt.requirements import as_arrays, as_positive, require_labels, require_
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.
 BLOCK_ELEMENTS, BLOCK_POINTS = 2**19, 32
-# Of eta, in the search of the code that was published with the paper.
+# Step and largest value of eta in the search of the code that was published with the paper.
 PUBLISHED_STEP, PUBLISHED_CAP = 0.001, 5.0
 
 

@@ -21,7 +21,7 @@ from jaxkkt.requirements import (
 )
 
 STEPS = 100
-# Of the radius, over all steps together.
+# How far all steps together reach, as a multiple of the radius.
 REACH = 2.5
 
 

@@ -230,7 +230,7 @@ def measurements(values: Any) -> tuple[Measurement, ...]:
 
 
 def hash_of(value: Any) -> str:
-    """Of what JSON can hold."""
+    """A hash of what JSON can hold."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

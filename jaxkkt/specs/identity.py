@@ -133,7 +133,7 @@ def given(spec: Any, name: str, *args: Any) -> tuple[Callable[..., Any], tuple[A
     return partial(jax.tree.map, jnp.asarray, found), ()
 
 
-# Of these what is not compiled is told by.
+# What is not compiled is told apart by what it gives for these seeds.
 _SEEDS = (0, 1)
 
 

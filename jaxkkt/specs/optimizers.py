@@ -302,7 +302,7 @@ def _two_steps(made: Optimizer, gradient: Params) -> Array:
     return optimizers.two_steps(made.transformation(), gradient)
 
 
-# Of which classes outside the package, whatever their numbers.
+# Classes from outside the package that were found to be linear, whatever their numbers.
 _LINEAR: set[Hashable] = set()
 
 

@@ -25,7 +25,7 @@ from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
 Point = Float[Array, " d"]
 Real = float | Float[Array, ""]
-# Of |x|, for the assumption |x| = 1.
+# How far |x| may be from 1 where |x| = 1 is assumed.
 ROUNDING = 1e-5
 
 

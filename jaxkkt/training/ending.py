@@ -68,7 +68,7 @@ def _on_edge(state: State, data: Dataset, protocol: Protocol) -> Params:
     a, b = jnp.sum(step**2, axis=1), jnp.sum(moved * step, axis=1)
     c = jnp.minimum(jnp.sum(moved**2, axis=1) - squared, 0)
     root = jnp.sqrt(b**2 - a * c)
-    # Of the two forms of the root the one that subtracts nothing.
+    # The form of the root that subtracts nothing.
     t = ratio(jnp.where(b > 0, ratio(-c, b + root), ratio(root - b, a)), largest)
     t = jnp.clip(jnp.min(jnp.where(leaves, t, 1)), 0, 1)
 
