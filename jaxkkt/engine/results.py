@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5netcdf
 import numpy as np
@@ -61,82 +61,120 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     some of the runs alone, the others have NaN, or "-", on its axis.
     """
     entries, environments = _environments(entries)
-    # A value for each kind of rows: those that differ in the seed alone.
     of_rows = [entry.kind for entry in entries]
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(of_rows))}
-    kind_of = np.array([kinds[kind] for kind in of_rows])
+    rows = _Rows(
+        np.array([kinds[kind] for kind in of_rows]),
+        *np.unique([entry.seed for entry in entries], return_inverse=True),
+    )
     columns = [kind.columns for kind in kinds]
+    names = dict.fromkeys(name for row in columns for name in row)
+    values = {name: _filled([row.get(name) for row in columns]) for name in names}
+    samples, by_alpha = values["samples"], all(row.get("alpha") is not None for row in columns)
+    values.pop("samples" if by_alpha else "alpha", None)
+    places = _on_a_grid(values, rows) or _one_by_one(values, rows)
     about: dict[str, Mapping[str, str]] = {}
     for kind in kinds:
         about.update(kind.columns_about)
-    seeds, seed_of = np.unique([entry.seed for entry in entries], return_inverse=True)
-    names = dict.fromkeys(name for row in columns for name in row)
-    counted = "samples" if any(row.get("alpha") is None for row in columns) else "alpha"
-    values = {name: _filled([row.get(name) for row in columns]) for name in names}
-    samples = values["samples"]
-    if counted == "alpha":
-        del values["samples"]
-    else:
-        values.pop("alpha", None)
-    varies = {name: _varies(some) for name, some in values.items()}
-    always = ("d", counted, "width", "seed")
-    dims = [name for name in _FIRST if name in always]
-    more = [name for name in values if varies[name] and name not in dims]
-    follows = _followers(values, more)
-    dims += [name for name in more if name not in follows]
-    axes: dict[str, list[Any]] = {}
-    where: tuple[np.ndarray, ...] = ()
-    for name in dims:
-        if name == "seed":
-            axes[name], place_of = seeds.tolist(), seed_of
-        else:
-            axes[name] = sorted({_key(v): v for v in values[name]}.values(), key=_key)
-            places = {_key(v): i for i, v in enumerate(axes[name])}
-            place_of = np.array([places[_key(v)] for v in values[name]])[kind_of]
-        where += (place_of,)
-    shape = tuple(map(len, axes.values()))
-    coords: dict[str, Any]
-    sparse = prod(shape) * (1 - MOST_NOT_RUN) > len(entries)
-    if sparse or len(np.unique(np.ravel_multi_index(where, shape))) < len(entries):
-        dims, where, shape = ["run"], (np.arange(len(entries)),), (len(entries),)
-        coords = {
-            name: ("run", [some[i] for i in kind_of]) if varies[name] else ((), some[0])
-            for name, some in values.items()
-        }
-        one_seed = len(seeds) == 1
-        coords["seed"] = ((), int(seeds[0])) if one_seed else ("run", seeds[seed_of])
-    else:
-        coords = {name: (name, some) for name, some in axes.items()}
-        for name, some in values.items():
-            if name in follows:
-                leader = follows[name]
-                at = {_key(k): v for k, v in zip(values[leader], some, strict=True)}
-                coords[name] = (leader, [at[_key(k)] for k in axes[leader]])
-            elif name not in axes:
-                coords[name] = ((), some[0])
-    coords = {name: (*made, about.get(name, {})) for name, made in coords.items()}
-    described: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
+    coords = {name: (*made, about.get(name, {})) for name, made in places.coords.items()}
     along: dict[str, dict[Any, Any]] = {}
     for kind in kinds:
-        described.update(kind.variables)
         for axes_of in kind.axes.values():
             for dim, points in axes_of.items():
                 along[dim] = along.get(dim, {}) | {_key(value): value for value in points}
     moments = _moments(kinds)
-    data = _variables(entries, where, shape, dims, along, next(iter(moments), None))
-    for name, (over, array, _) in data.items():
-        mine = dict(described.get(name.removeprefix(CURVE), {}))
-        if name.startswith(CURVE) and ANCILLARY in mine:
-            mine[ANCILLARY] = " ".join(CURVE + one for one in mine[ANCILLARY].split())
-        data[name] = (over, array, mine)
+    found = _variables(entries, places, along, next(iter(moments), None))
+    described = _described(kinds)
+    data = {name: (*made, _attributes(name, described)) for name, made in found.items()}
     attrs = {name: str(value) for name, value in settings.items()} | environments
     named = {dim: list(some.values()) for dim, some in along.items()}
     made = xr.Dataset(data, coords | moments | named, attrs)
-    if counted == "alpha":
-        counts = np.zeros(shape, np.int64)
-        counts[where] = np.array([int(count) for count in samples])[kind_of]
-        made["samples"] = (dims, counts, about.get("samples", {}))
+    if by_alpha:
+        counts = np.zeros(places.shape, np.int64)
+        counts[places.where] = np.array([int(count) for count in samples])[rows.kind_of]
+        made["samples"] = (places.dims, counts, about.get("samples", {}))
     return made
+
+
+class _Rows(NamedTuple):
+    """Which kind each row is of, by its place among all kinds; all seeds, and which it has."""
+
+    kind_of: np.ndarray
+    seeds: np.ndarray
+    seed_of: np.ndarray
+
+
+class _Places(NamedTuple):
+    """Where rows stand in a table: its dimensions and their sizes, the rows' places along each, and
+    the coordinates by name, each with the dimensions that it has."""
+
+    dims: list[str]
+    shape: tuple[int, ...]
+    where: tuple[np.ndarray, ...]
+    coords: dict[str, tuple[Any, Any]]
+
+
+def _on_a_grid(values: Mapping[str, list[Any]], rows: _Rows) -> _Places | None:
+    """A dimension for each column that varies, where its values do not follow from another's. None
+    where too few combinations were run, or two rows would have one place.
+
+    `values` are those of the columns, one for each kind of rows.
+    """
+    first = [name for name in _FIRST if name in values or name == "seed"]
+    more = [name for name, some in values.items() if _varies(some) and name not in first]
+    follows = _followers(values, more)
+    axes: dict[str, list[Any]] = {}
+    where: tuple[np.ndarray, ...] = ()
+    for name in (*first, *(name for name in more if name not in follows)):
+        if name == "seed":
+            axes[name], place_of = rows.seeds.tolist(), rows.seed_of
+        else:
+            axes[name] = sorted({_key(v): v for v in values[name]}.values(), key=_key)
+            places = {_key(v): i for i, v in enumerate(axes[name])}
+            place_of = np.array([places[_key(v)] for v in values[name]])[rows.kind_of]
+        where += (place_of,)
+    shape, count = tuple(map(len, axes.values())), len(rows.kind_of)
+    if prod(shape) * (1 - MOST_NOT_RUN) > count:
+        return None
+    if len(np.unique(np.ravel_multi_index(where, shape))) < count:
+        return None
+    coords: dict[str, tuple[Any, Any]] = {name: (name, some) for name, some in axes.items()}
+    for name, some in values.items():
+        if name in follows:
+            leader = follows[name]
+            at = {_key(k): v for k, v in zip(values[leader], some, strict=True)}
+            coords[name] = (leader, [at[_key(k)] for k in axes[leader]])
+        elif name not in axes:
+            coords[name] = ((), some[0])
+    return _Places(list(axes), shape, where, coords)
+
+
+def _one_by_one(values: Mapping[str, list[Any]], rows: _Rows) -> _Places:
+    """The one dimension `run`."""
+    count = len(rows.kind_of)
+    coords: dict[str, tuple[Any, Any]] = {
+        name: ("run", [some[i] for i in rows.kind_of]) if _varies(some) else ((), some[0])
+        for name, some in values.items()
+    }
+    one_seed = len(rows.seeds) == 1
+    coords["seed"] = ((), int(rows.seeds[0])) if one_seed else ("run", rows.seeds[rows.seed_of])
+    return _Places(["run"], (count,), (np.arange(count),), coords)
+
+
+def _described(kinds: Iterable[RowKind]) -> dict[str, Mapping[str, str]]:
+    """What is said of each variable."""
+    found: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
+    for kind in kinds:
+        found.update(kind.variables)
+    return found
+
+
+def _attributes(name: str, described: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """A variable's; those of a curve are what is said of the same at the end."""
+    mine = dict(described.get(name.removeprefix(CURVE), {}))
+    if name.startswith(CURVE) and ANCILLARY in mine:
+        mine[ANCILLARY] = " ".join(CURVE + one for one in mine[ANCILLARY].split())
+    return mine
 
 
 def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[str, str]:
@@ -160,56 +198,67 @@ def _followers(values: Mapping[str, list[Any]], varying: Sequence[str]) -> dict[
 
 def _variables(
     entries: Sequence[Entry],
-    where: tuple[np.ndarray, ...],
-    shape: tuple[int, ...],
-    dims: list[str],
+    places: _Places,
     along: Mapping[str, Mapping[Any, Any]],
     along_curve: str | None,
-) -> dict[str, Any]:
-    """Arrays of all values: numbers over the runs' dimensions, arrays over dimensions more.
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Arrays of all values, with their dimensions: those of the runs, and of arrays more.
 
     Those are called what their measurement calls them, or after the variable. What it has at a
     value of a dimension stands there: other measurements, or runs, may have other values `along` a
     dimension of that name.
     """
-    found: dict[str, Any] = {}
-    places = {dim: {key: i for i, key in enumerate(some)} for dim, some in along.items()}
+    found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for name, (rows, some) in sorted(_columns([entry.values for entry in entries]).items()):
-        index = tuple(place_of[rows] for place_of in where)
-        if name in ("status", "error"):
-            whole: Any = (
-                np.full(shape, NOT_RUN, np.int32) if name == "status" else np.full(shape, "", "O")
-            )
-            whole[index] = some
-            found[name] = (tuple(dims), whole, {})
+        index = tuple(place_of[rows] for place_of in places.where)
+        if name == "status":
+            whole = np.full(places.shape, NOT_RUN, np.int32)
+        elif name == "error":
+            whole = np.full(places.shape, "", "O")
+        elif all(issubclass(kind, float | int) for kind in set(map(type, some))):
+            whole = np.full(places.shape, np.nan)
+        else:
+            at_places = zip(zip(*index, strict=True), some, strict=True)
+            arrays = {place: np.asarray(value, float) for place, value in at_places}
+            axes = [entries[i].kind.axes.get(name, {}) for i in rows.tolist()]
+            of_curve = along_curve if name.startswith(CURVE) else None
+            more, whole = _of_arrays(name, arrays, axes, places.shape, along, of_curve)
+            found[name] = (*places.dims, *more), whole
             continue
-        if all(issubclass(kind, float | int) for kind in set(map(type, some))):
-            whole = np.full(shape, np.nan)
-            whole[index] = some
-            found[name] = (tuple(dims), whole, {})
-            continue
-        at_places = zip(zip(*index, strict=True), some, strict=True)
-        arrays = {place: np.asarray(value, float) for place, value in at_places}
-        rank = {array.ndim for array in arrays.values()}
-        require_one_rank(name, rank)
-        own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
-        first = int(along_curve is not None and name.startswith(CURVE))
-        axes = [entries[i].kind.axes.get(name, {}) for i in rows.tolist()]
-        named: Mapping[str, Sequence[Any]] = next((one for one in reversed(axes) if one), {})
-        more = list(named) or [f"{name}_{i}" for i in range(first, len(own))]
-        own[first:] = [len(along.get(dim, range(own[i]))) for i, dim in enumerate(more, first)]
-        whole = np.full((*shape, *own), np.nan)
-        for (place, array), mine in zip(arrays.items(), axes, strict=True):
-            if not named:
-                whole[(*place, *map(slice, array.shape))] = array
-                continue
-            mine = mine if list(mine) == list(named) else named
-            at = [[places[dim][_key(value)] for value in some] for dim, some in mine.items()]
-            there = [list(range(n)) for n in array.shape[:first]] + at
-            cut = (some[:n] for some, n in zip(there, array.shape, strict=True))
-            whole[(*place, *np.ix_(*cut))] = array
-        found[name] = ((*dims, *([along_curve] if first else []), *more), whole, {})
+        whole[index] = some
+        found[name] = tuple(places.dims), whole
     return found
+
+
+def _of_arrays(
+    name: str,
+    arrays: Mapping[Any, np.ndarray],
+    axes: Sequence[Mapping[str, Sequence[Any]]],
+    shape: tuple[int, ...],
+    along: Mapping[str, Mapping[Any, Any]],
+    along_curve: str | None,
+) -> tuple[list[str], np.ndarray]:
+    """Arrays by their places as one, NaN where they have nothing, and its dimensions beyond those
+    of the runs. `axes` are each array's own."""
+    rank = {array.ndim for array in arrays.values()}
+    require_one_rank(name, rank)
+    own = [max(a.shape[i] for a in arrays.values()) for i in range(rank.pop())]
+    first = int(along_curve is not None)
+    named: Mapping[str, Sequence[Any]] = next((one for one in reversed(axes) if one), {})
+    more = list(named) or [f"{name}_{i}" for i in range(first, len(own))]
+    own[first:] = [len(along.get(dim, range(own[i]))) for i, dim in enumerate(more, first)]
+    places = {dim: {key: i for i, key in enumerate(along[dim])} for dim in named}
+    whole: Any = np.full((*shape, *own), np.nan)
+    for (place, array), mine in zip(arrays.items(), axes, strict=True):
+        if not named:
+            whole[(*place, *map(slice, array.shape))] = array
+            continue
+        mine = mine if list(mine) == list(named) else named
+        at = [[places[dim][_key(value)] for value in some] for dim, some in mine.items()]
+        there = [list(range(n)) for n in array.shape[:first]] + at
+        cut = (some[:n] for some, n in zip(there, array.shape, strict=True))
+        whole[(*place, *np.ix_(*cut))] = array
+    return [*([] if along_curve is None else [along_curve]), *more], whole
 
 
 def _columns(of_rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[np.ndarray, Sequence[Any]]]:
