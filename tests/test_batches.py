@@ -42,8 +42,8 @@ class TestPacking:
 
     def test_there_and_back_on_both_sides(self):
         layout = Layout.of(self.TREE)
-        words = layout.packed(self.TREE)
-        for found in (layout.unpacked(words), jax.jit(layout.unpack)(words)):
+        words = layout.pack_on_host(self.TREE)
+        for found in (layout.unpack_on_host(words), jax.jit(layout.unpack)(words)):
             for name, value in self.TREE.items():
                 assert np.asarray(found[name]).dtype == value.dtype
                 np.testing.assert_array_equal(found[name], value)
@@ -53,14 +53,14 @@ class TestPacking:
         tree = (np.float64(1 / 3), np.arange(3, dtype=np.int32))
         layout = Layout.of(tree)
         assert layout.words == 5
-        stacked = np.stack([layout.packed(tree)] * 4)
-        third, some = layout.unpacked(stacked)
+        stacked = np.stack([layout.pack_on_host(tree)] * 4)
+        third, some = layout.unpack_on_host(stacked)
         assert third.tolist() == [1 / 3] * 4
         assert some.shape == (4, 3)
 
     def test_nothing_takes_no_words(self):
         layout = Layout.of(numbers(jk.ReLU2(width=3).replace()))
-        assert layout.packed(numbers(jk.ReLU2(width=3))).shape == (layout.words,)
+        assert layout.pack_on_host(numbers(jk.ReLU2(width=3))).shape == (layout.words,)
 
 
 @pytest.mark.parametrize("at_once", [3, 2, 0])
@@ -96,7 +96,7 @@ class TestDraws:
             assert None not in drawing.specs
             sizes = Sizes(*np.int32([1, 0]), np.uint32(seed), *np.int32([7, 9, 21]))
             row = np.concatenate(
-                [SIZES.packed(sizes), drawing.packed(run.initialization, run.data)]
+                [SIZES.pack_on_host(sizes), drawing.packed(run.initialization, run.data)]
             )
             rows = np.stack([np.full_like(row, 99), row])
             for side_by_side in (True, False):

@@ -44,7 +44,7 @@ def test_rows_are_made_while_others_train(monkeypatch):
             training.set()
             assert told.wait(timeout=60)
         stepped, words = programs.advance(*args)
-        status = programs.report.unpacked(np.asarray(words)).status
+        status = programs.report.unpack_on_host(np.asarray(words)).status
         ended.extend(np.flatnonzero(status != jk.Status.RUNNING))
         return stepped, words
 

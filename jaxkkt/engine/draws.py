@@ -137,7 +137,7 @@ class Drawing(NamedTuple):
         """The numbers of a run's initialization and data, as words."""
         specs = init, data.sizeless()
         parts = [
-            layout.packed(numbers(spec))
+            layout.pack_on_host(numbers(spec))
             for layout, spec in zip(self.specs, specs, strict=True)
             if layout is not None
         ]

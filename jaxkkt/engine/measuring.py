@@ -88,7 +88,7 @@ def measure_batch(
         found: dict[Job, list[dict[str, np.ndarray]]] = {}
         for job, (computed, layout) in begun.items():
             with raising_for(job.runs, raised):
-                found[job] = layout.unpacked(np.asarray(computed)[: len(job.runs)])
+                found[job] = layout.unpack_on_host(np.asarray(computed)[: len(job.runs)])
         columns = []
         for part in _parts(alike, raised):
             with raising_for(part.runs, raised):

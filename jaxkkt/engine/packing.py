@@ -50,8 +50,8 @@ class Layout(NamedTuple):
     def words(self) -> int:
         return sum(_words(shape, dtype) for shape, dtype in self.leaves)
 
-    def packed(self, tree: Any) -> np.ndarray:
-        """On the host: the numbers as words."""
+    def pack_on_host(self, tree: Any) -> np.ndarray:
+        """The tree as words, by NumPy."""
         if not self.leaves:
             return np.zeros(0, np.int32)
         parts = [
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
         return np.concatenate(parts)
 
     def unpack(self, words: Int[Array, " n"]) -> Any:
-        """On the device, traced: the tree in these words."""
+        """Traced: the tree in these words."""
         found, at = [], 0
         for shape, dtype in self.leaves:
             size = _words(shape, dtype)
@@ -70,12 +70,12 @@ class Layout(NamedTuple):
         return jax.tree.unflatten(self.tree, found)
 
     def pack(self, tree: Any) -> Int[Array, " n"]:
-        """On the device, traced: the tree as words."""
+        """Traced: the tree as words."""
         parts = [_flat(leaf) for leaf in jax.tree.leaves(tree)]
         return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.int32)
 
-    def unpacked(self, words: np.ndarray) -> Any:
-        """On the host: the tree in these words, its leaves with any axes of `words` before them."""
+    def unpack_on_host(self, words: np.ndarray) -> Any:
+        """The tree in these words, by NumPy, its leaves with any axes of `words` before them."""
         found, at = [], 0
         for shape, dtype in self.leaves:
             size = _words(shape, dtype)

@@ -165,7 +165,7 @@ class Slots:
 
         def wait() -> tuple[Report, float]:
             self._arrays, words, seconds = trained()
-            return report.unpacked(words), seconds
+            return report.unpack_on_host(words), seconds
 
         return wait
 
@@ -214,7 +214,7 @@ class Slots:
         found = measure_batch(runs, list(map(asked, runs)), trained, bucket.side_by_side, curves)
 
         def wait() -> Ended:
-            ending = programs.ending.unpacked(np.asarray(words)[: len(mine)])
+            ending = programs.ending.unpack_on_host(np.asarray(words)[: len(mine)])
             return Ended(ending.values, as_text(ending.network), found())
 
         return Begun(mine, trained, made, wait)

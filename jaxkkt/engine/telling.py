@@ -85,7 +85,7 @@ class Rows(NamedTuple):
             mine[some, _SEEDS:] = _words(self, moment, specs)
         return rows
 
-    def unpack(self, words: Int[Array, " w"]) -> tuple[Any, How]:
+    def unpack(self, words: Int[Array, " w"]) -> tuple[Sizes, How]:
         """Traced: its sizes, and how it trains."""
         return SIZES.unpack(words), self.how.unpack(words[_SIZES + self.room :])
 
@@ -130,7 +130,7 @@ def _words(rows: Rows, moment: int, specs: Same) -> np.ndarray:
     found[_SEEDS:_SIZES] = run.samples, run.d, run.width
     found[_SIZES : _SIZES + len(drawn)] = drawn
     first = _SIZES + rows.room
-    found[first : first + rows.how.words] = rows.how.packed(how)
+    found[first : first + rows.how.words] = rows.how.pack_on_host(how)
     return found[_SEEDS:]
 
 
