@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import xarray as xr
@@ -146,36 +146,20 @@ class Study:
         self, part: Part, options: Options, executor: Any, about: Mapping[str, Any]
     ) -> Report:
         folder, shard = options.out / part.name, shard_of(options)
-        progress = False if options.quiet else None
         planned = len(unique(list(part.runs)))
         if shard is not None and shard[0] > planned:  # the first ones take a run each
             text = f"{part.name} shard {options.shard}: nothing to train, there are {planned} runs"
             return Report(part, xr.Dataset(), [], text.strip(), [])
-        if options.landed:
-            swept = engine.landed(part.runs, store=folder, mix=options.mix)
-            files = []
-        else:
-            self._plan(part)
-            keep: Literal["params"] | None = "params" if part.keep or options.keep else None
-            swept = engine.sweep(
-                part.runs,
-                store=folder,
-                keep=keep,
-                progress=progress,
-                executor=executor,
-                patience=options.patience,
-                shard=shard,
-                mix=options.mix,
-            )
-            files = [folder / "results.nc"]
+        swept = self._swept(part, folder, options, executor)
         raised = int((swept.status == Status.RAISED).sum())
         if shard is not None:
             mine = int((swept.status != engine.NOT_RUN).sum())
             text = f"{part.name} shard {options.shard}: {mine} runs are in {folder}".strip()
             return Report(part, swept, [], text, [], raised)
-        results = swept
+        files, results = [] if options.landed else [folder / "results.nc"], swept
         if part.derived is not None:
-            results = part.derived.compute(swept, Context(part.runs, folder, progress))
+            context = Context(part.runs, folder, _progress(options))
+            results = part.derived.compute(swept, context)
             files.append(folder / f"{part.derived.name}.nc")
             save(results, files[-1])
         claims = [] if part.claims is None else list(part.claims(results))
@@ -185,12 +169,11 @@ class Study:
             notes = [] if part.notes is None else [part.notes(results).strip()]
             text = "\n\n".join([*judged, f"{endings(swept, planned)}.", *notes])
             texts = {"claims": text, **texts}
-            runs = {"planned": planned, **ended(swept)}
             made = {name: about[name] for name in ("date", "versions")}
             found = {"study": self.name, "part": part.name, "preset": options.preset, **made}
-            found |= {"claims": as_json(claims), "runs": runs}
+            runs = {"planned": planned, **ended(swept)}
             files.append(folder / "claims.json")
-            write_whole(files[-1], _json(found))
+            write_whole(files[-1], _json({**found, "claims": as_json(claims), "runs": runs}))
         for name, text in texts.items():
             files.append(folder / f"{name}.md")
             write_whole(files[-1], f"{text}\n".encode())
@@ -201,9 +184,30 @@ class Study:
         shown = [part.name, *texts.values()] if part.name else texts.values()
         return Report(part, results, claims, "\n\n".join(shown) + "\n", files, raised)
 
+    def _swept(self, part: Part, folder: Path, options: Options, executor: Any) -> xr.Dataset:
+        """A part's results: what has landed so far, or what is trained now."""
+        if options.landed:
+            return engine.landed(part.runs, store=folder, mix=options.mix)
+        self._plan(part)
+        return engine.sweep(
+            part.runs,
+            store=folder,
+            keep="params" if part.keep or options.keep else None,
+            progress=_progress(options),
+            executor=executor,
+            patience=options.patience,
+            shard=shard_of(options),
+            mix=options.mix,
+        )
+
     def _provenance(self, options: Options) -> Mapping[str, Any]:
         told = {"study": self.name, "options": asdict(options)}
         return {**told, **environment(), **written_by()}
+
+
+def _progress(options: Options) -> bool | None:
+    """As in `engine.sweep`."""
+    return False if options.quiet else None
 
 
 def _require_all_heard(options: Options) -> None:
