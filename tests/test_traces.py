@@ -301,6 +301,9 @@ def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
     for age, name in enumerate("acb"):
         write(name)
         os.utime(tmp_path / names[name], (1e9 - age, 1e9 - age))
+    part = tmp_path / f"{names['d']}.{'0' * 16}.part"  # of a process that was killed
+    part.write_bytes(bytes(10))
+    os.utime(part, (1e9 - 9, 1e9 - 9))
     traces._read(tmp_path / names["b"])  # used now
     write("d")
     traces._make_room(tmp_path)

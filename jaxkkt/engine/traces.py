@@ -14,7 +14,6 @@ from hashlib import sha256
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -22,6 +21,7 @@ from jax import export
 
 from jaxkkt.caching import make_private
 from jaxkkt.engine.devices import device, environment
+from jaxkkt.files import write_whole
 from jaxkkt.loaded import is_as_written, was_always_so
 from jaxkkt.specs.optimizers import Optax
 
@@ -221,14 +221,7 @@ def _write(asked: Any, path: Path | None, made: Any) -> None:
         return
     try:
         content = pickle.dumps(made)
-        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                file.write(_digest(path, content) + content)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        write_whole(path, _digest(path, content) + content)
         _make_room(path.parent)
     except Exception as error:  # what cannot be pickled, a full disk
         log.info("a trace is not kept: %s", error)
@@ -239,12 +232,12 @@ def _digest(path: Path, content: bytes) -> bytes:
 
 
 def _make_room(folder: Path) -> None:
-    """Those that were not used for longest go."""
+    """Those that were not used for longest go, and parts that a killed process left."""
     found = list[tuple[int, int, Path]]()
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # another process makes room, too
             about = path.stat()
-            if re.fullmatch("[0-9a-f]{64}", path.name):
+            if re.fullmatch(r"[0-9a-f]{64}(\.[0-9a-f]+\.part)?", path.name):
                 found.append((about.st_mtime_ns, about.st_size, path))
     size = 0
     for _, bytes_, path in sorted(found, reverse=True):
