@@ -101,8 +101,6 @@ class _Padded(Initialization):
         super().__post_init__()
         require_positive(init_scale=self.scale)
 
-    any_size: ClassVar[bool] = True
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.any_size = cls.draw is _Padded.draw  # one of a user's own is drawn as it says

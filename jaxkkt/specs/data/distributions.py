@@ -116,7 +116,6 @@ class Distribution(Sized):
 class _Padded(Distribution):
     """A distribution of `jaxkkt.datasets`, drawn at few round shapes: those share programs."""
 
-    any_size: ClassVar[bool] = True
     function: ClassVar[Callable[..., Dataset]]
 
     def __init_subclass__(cls, **options: Any) -> None:
