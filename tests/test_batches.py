@@ -302,6 +302,25 @@ def test_own_data_are_on_the_device_once_however_often_they_are_swept():
     assert there == [1, 1, 1]
 
 
+def test_runs_that_lack_the_same_are_measured_as_one_group(tmp_path, monkeypatch):
+    class Total(jk.Measurement):
+        def measure(self, params):
+            return {"total": jnp.sum(params.w)}
+
+    groups, jobs_of = [], measuring.jobs_of
+
+    def counted(*args):
+        alike, jobs = jobs_of(*args)
+        groups.append(len(alike))
+        return alike, jobs
+
+    sizes = {"d": 6, "samples": 4, "width": 5, "seed": range(4), "max_steps": 3}
+    sweep(jk.grid(**sizes, measure=()), store=tmp_path, keep="params")
+    monkeypatch.setattr(measuring, "jobs_of", counted)
+    sweep(jk.grid(**sizes, measure=Total()), store=tmp_path)
+    assert groups == [1]
+
+
 def test_programs_of_a_shape_are_compiled_once():
     runs = jk.grid(d=8, samples=6, width=20, seed=range(2))
     (bucket,) = jk.plan_sweep(runs).buckets

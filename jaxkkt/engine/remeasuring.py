@@ -17,8 +17,10 @@ from jaxkkt.engine.records import Known
 from jaxkkt.engine.rows import Row, raised
 from jaxkkt.engine.telling import Rows, Told
 from jaxkkt.engine.trained import Trained
+from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
+from jaxkkt.specs.same import by_value
 
 
 def remeasured(
@@ -40,7 +42,7 @@ def remeasured(
         mine = {run: params for run, params in kept.items() if params is not None}
         if not mine:
             return []
-        asked = [tuple(run.measure[i] for i in lacking[run].lacks) for run in mine]
+        asked = [_those_at(run.measure, lacking[run].lacks) for run in mine]
         try:
             with using(mode, place):
                 trained = _trained(bucket, rows, mine)
@@ -105,6 +107,14 @@ def _completed(had: Known, found: tuple[Mapping[str, Any], Mapping[str, int]] | 
         return had.row.with_values(values, {name: had.lacks[j] for name, j in owners.items()})
     except ValueError as error:
         return raised(had.row.run, error)
+
+
+@by_value
+def _those_at(
+    measurements: tuple[Measurement, ...], places: tuple[int, ...]
+) -> tuple[Measurement, ...]:
+    """One and the same tuple for runs that lack the same: what follows from it is kept by that."""
+    return tuple(measurements[i] for i in places)
 
 
 def _asks_for_curve(run: Run, places: Sequence[int]) -> bool:
