@@ -51,7 +51,12 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
     """
     kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
     lock = Lock()
-    _FORGET.append(kept.clear)
+
+    def forget() -> None:
+        with lock:
+            kept.clear()
+
+    _FORGET.append(forget)
 
     @wraps(function)
     def call(*args: Any) -> T:

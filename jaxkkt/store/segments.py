@@ -33,15 +33,14 @@ SECONDS_BETWEEN_SYNCS = 1.0
 
 
 class Segment(NamedTuple):
-    """What a segment holds. `damaged` are the numbers of lines that do not match their checksum;
-    of a last line that was `cut` short, as a killed process leaves it, there is nothing to say."""
+    """What a segment holds. `damaged` are the numbers of lines that do not match their checksum.
+    A last line that was cut short is none of them: so a killed process leaves it."""
 
     path: Path
     about: Mapping[str, Any]
     definitions: Mapping[str, Any]
     rows: list[tuple[str, Any]]
     damaged: list[int]
-    cut: bool
 
 
 class Writer:
@@ -153,7 +152,7 @@ def read(path: Path) -> Segment:
     except FileNotFoundError:
         lines, rest = [], b""
     if not lines and BEGINNING.fullmatch(rest):
-        return Segment(path, {}, {}, [], [], cut=True)  # its process was killed as it began
+        return Segment(path, {}, {}, [], [])  # its process was killed as it began
     about, salt, first = _header(path, lines)
     definitions: dict[str, Any] = {}
     rows, damaged = [], [] if first else [1]
@@ -172,7 +171,7 @@ def read(path: Path) -> Segment:
             damaged.append(number)
     if len(lines) > 1 and lines[0] != lines[1] and first:
         damaged.insert(0, 2)
-    return Segment(path, about, definitions, rows, damaged, bool(rest) or len(lines) < 2)
+    return Segment(path, about, definitions, rows, damaged)
 
 
 def intact_lines(path: Path) -> Iterator[bytes]:
