@@ -50,6 +50,26 @@ def test_a_sign_that_never_changes_is_told():
     np.testing.assert_array_equal(found.eta, [np.inf, np.nan, np.nan])
 
 
+def test_an_output_or_a_gradient_of_0_is_no_prediction_or_no_direction():
+    # a relu(x) - 1 at x = 1: for a = 1 it is 0 and its gradient is not, for a = 0 only that is 0.
+    x = np.array([[1.0]], np.float32)
+    for a in (1.0, 0.0):
+        params = Params(*map(np.array, ([[a], [0.0]], [0.0, 1.0], [1.0, -1.0])))
+        found = gradient_steps(jax.device_put(params), x, 10.0)
+        assert (found.output, found.gradient_norm) == (a - 1, a)
+        assert found.status.tolist() == [StepStatus.NO_GRADIENT]
+        assert np.isnan([found.eta, found.size]).all()
+
+
+def test_what_rounding_may_hide_of_too_large_terms_is_told():
+    # The neuron of weight 1e30 is off, by 1e10: neither output nor gradient overflows.
+    params = Params(*map(np.array, ([[1.0], [1e-3]], [0.0, -1e10], [1.0, 1e30])))
+    found = gradient_steps(jax.device_put(params), np.array([[1.0]], np.float32), 10.0)
+    assert found.output[0] == found.gradient_norm[0] == 1
+    assert found.status.tolist() == [StepStatus.NON_FINITE]
+    assert np.isnan([found.eta, found.size]).all()
+
+
 def test_steps_are_the_first_of_a_fine_grid(lazy):
     params, x = lazy
     found = jax.device_get(gradient_steps(params, x))
@@ -139,6 +159,14 @@ def test_misclassified_points_need_no_step(lazy):
     output = np.asarray(jax.jit(networks.apply)(params, x))
     np.testing.assert_array_equal(needing, output > 0)
     assert 0 < needing.sum() < 20
+
+
+def test_neither_padding_nor_an_output_of_0_needs_a_step():
+    output = np.array([0.0, 2.0, 2.0, -1.0], np.float32)
+    steps = GradientSteps(output, *np.ones((3, 4), np.float32), np.zeros(4, np.int32))
+    y = np.array([1.0, 0.0, 1.0, -1.0], np.float32)
+    assert steps.needs_step(y).tolist() == [False, False, True, True]
+    np.testing.assert_array_equal(steps.published_eta(y), [0, 0, 1, 1])
 
 
 @pytest.mark.usefixtures("unchecked")
