@@ -33,6 +33,29 @@ def test_where_the_network_is_linear_the_attack_is_the_gradient_step():
     assert_close(found.last, x + 0.3 * toward, rtol=1e-5)
 
 
+def test_the_point_that_an_attack_ends_at_counts(classified):
+    params, x, y = classified
+    found = pgd(params, x, y, 0.1, steps=1)
+    assert_close(found.margins, y * apply(params, found.last), rtol=1e-3, atol=1e-5)
+    assert_close(found.x, found.last)
+
+
+def test_an_output_of_0_is_no_prediction():
+    # relu(x1) is 0, and flat, at the first point.
+    params = jax.device_put(Params(np.array([[1.0, 0.0]]), np.array([0.0]), np.array([1.0])))
+    x, y = np.array([[-1, 0], [2, 0]], np.float32), np.ones(2, np.float32)
+    assert robust_accuracy(params, x, y, [0.0, 1.0]).tolist() == [0.5, 0.5]
+    assert_close(smallest_radii(params, x, y, 5.0), np.array([0, 2]), rtol=1e-3)
+    assert smallest_radii(params, x, y, 5.0, trips=1).tolist() == [0, 2.5]  # it does flip there
+
+
+def test_steps_are_those_of_the_attack(classified):
+    one, default = (pgd(*classified, 1.0, **of).margins > 0 for of in ({"steps": 1}, {}))
+    assert one.sum() > default.sum()
+    assert_close(robust_accuracy(*classified, 1.0, steps=1), one.mean())
+    assert (smallest_radii(*classified, 1.0, steps=1)[one] == np.inf).all()
+
+
 def test_one_raw_step_is_the_gradient_of_the_logistic_loss(classified):
     params, x, y = classified
 
