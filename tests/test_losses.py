@@ -173,6 +173,12 @@ def test_logistic_and_exponential_agree_at_large_margins_and_differ_at_small(los
     assert (log_loss(near, loss=loss)[0] == log_loss(near)[0]) == (loss is losses.exponential)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_of_no_samples_the_loss_is_0(loss):
+    """A traced mask may choose none, as that of a block of padding."""
+    assert log_loss(np.ones(3, np.float32), loss, np.zeros(3, bool))[0] == -np.inf
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("mask", [[True], [1.0, -1.0, 1.0], [1, 0, 1]])
 def test_a_mask_that_is_not_a_truth_value_a_sample_is_refused(mask):
