@@ -152,6 +152,34 @@ def test_how_far_neurons_moved_where_v_is_trained_too(lazy):
     assert found["furthest"] == pytest.approx(0.5 * params.v.size**0.5)
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_means_are_over_the_points_that_count(lazy, published):
+    params, x = lazy
+    x = np.array(x).astype(np.float32)
+    x[0], bracket = 0, 20.0 if published else 0.3
+    y = np.where(np.arange(20) % 3 == 0, 1, -1).astype(np.float32)
+    found = jax.device_get(gradient_steps(params, x, bracket))
+    needing = y * found.output > 0
+    counted, eta = needing & (found.status == StepStatus.FLIPPED), found.eta
+    assert counted.sum() < needing.sum() or published
+    shares = needing.mean(), counted.sum() / needing.sum()
+    if published:
+        counted, eta = np.ones(20, bool), np.asarray(found.published_eta(y))
+    norm, eta = found.gradient_norm[counted], eta[counted]
+    length = np.linalg.norm(x, axis=1)[counted]
+    # Padding: points, and neurons, whose start is 0 too.
+    data = Dataset(np.pad(x, ((0, 3), (0, 0))), np.pad(y, (0, 3)))
+    wide = networks.pad(params, 70, 8)
+    start = wide._replace(w=wide.w.at[1, 0].add(0.5))
+    got = jax.jit(StepFlips(bracket=bracket, published=published).measure)(wide, data, start)
+    means = eta.mean(), norm.mean(), (eta * norm).mean()
+    names = ("step_eta", "step_gradient_norm", "step_size", "step_relative_size")
+    expected = (*means, (eta * norm / np.where(length > 0, length, 1)).mean(), *shares)
+    names = (*names, "step_needed_share", "step_flipped_share")
+    np.testing.assert_allclose([got[name] for name in names], expected, rtol=1e-4)
+    np.testing.assert_allclose(got["furthest"], 0.5 * 60**0.5, rtol=1e-5)
+
+
 def test_misclassified_points_need_no_step(lazy):
     params, x = lazy
     found = gradient_steps(params, x)
