@@ -211,6 +211,27 @@ def test_degenerate_runs_have_a_status_and_no_made_up_size():
 
 
 @pytest.mark.parametrize("search", [flip_sizes_exact, flip_size_bisection])
+def test_outputs_that_overflow_before_the_bracket_are_told(search):
+    # N(t) = 1 - 1e30 relu(-1e10 t) is 1 at 0 and -inf at -1.
+    flip = on_line(line((-1e10, 0, -1e30), constant=1.0), [0.0], bracket=1.0, search=search)
+    assert flip.status == FlipStatus.NON_FINITE
+    assert np.isnan(flip.size)
+
+
+def test_samples_that_are_not_chosen_may_turn_back():
+    # N(t) = t + 2 relu(-t - 1) is negative between -2 and 0 alone.
+    params = line((1, 0, 1), (-1, 0, -1), (-1, -1, 2))
+    x, y, u = np.array([[1.0], [0.1]], np.float32), np.ones(2, np.float32), np.ones(1, np.float32)
+    one, both = (flip_sizes_exact(params, x, y, u, np.array([True, c]), 2.5) for c in (False, True))
+    for found in (one, both):
+        np.testing.assert_allclose(found.sizes, [1, 0.1], rtol=1e-6)
+        np.testing.assert_allclose(found.unflips, [np.inf, 2.1], rtol=1e-6)
+        np.testing.assert_allclose(found.size, 1, rtol=1e-6)
+    assert one.monotone
+    assert not both.monotone
+
+
+@pytest.mark.parametrize("search", [flip_sizes_exact, flip_size_bisection])
 def test_vmapped_equals_looped(search):
     statuses, cases = degenerate()
     # A lane that needs several trips among lanes that need one.
@@ -271,6 +292,18 @@ def test_second_call_does_not_compile():
 
 
 # --- transfer ---
+
+
+def test_transfer_takes_its_slack_and_leaves_padding_out():
+    params, x, y, _, _ = classified(5, k=60)
+    one, other = (jax.tree.map(lambda p, i=i: p + _noise(i, p), params) for i in range(2))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, other)
+    padded = np.pad(x, ((0, 3), (0, 0))), np.pad(y, (0, 3))
+    flips = perturbations.transfer_matrix(stacked, *padded, slack=2.0)
+    mine, theirs = (perturbations.on_margin(networks.margins(p, x, y), 2.0) for p in (one, other))
+    alone = flip_sizes_exact(other, x, y, perturbations.universal_direction(x, y, mine), theirs)
+    assert flips.status[0, 1] == alone.status == FlipStatus.FLIPPED
+    np.testing.assert_allclose(flips.size[0, 1], alone.size, rtol=1e-5)
 
 
 @pytest.mark.slow
