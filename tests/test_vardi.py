@@ -34,6 +34,18 @@ def orthogonal():
     return exact(case._replace(params=params, x=x))
 
 
+def test_of_many_entries_those_that_a_claim_is_about_count():
+    measured, bound = jnp.array([-3.0, 2.0, 1e6]), jnp.array([0.0, 1.0, 0.0])
+    found = theory.checks.tightest(measured, bound, {}, jnp.array([False, True, True]))
+    assert (found.measured, found.bound, found.slack, found.holds) == (2, 1, 1, True)
+    nothing = theory.checks.tightest(measured, bound, {}, jnp.zeros(3, bool))
+    assert (nothing.measured, nothing.holds) == (np.inf, True)
+    # Rounding is in units of the largest entry that it is about.
+    for where, holds in (([True, True, False], False), ([True, True, True], True)):
+        found = theory.checks.tightest(measured, bound, {}, jnp.array(where), rounding=1e-5)
+        assert (found.slack, found.holds) == (-3, holds)
+
+
 def test_every_lemma_holds_at_a_kkt_point(orthogonal):
     s = summary(orthogonal.x, orthogonal.y)
     assert (int(s.m), int(s.d), float(s.p), float(s.share)) == (4, 12, 0.0, 0.25)
