@@ -126,6 +126,20 @@ def test_a_batch_without_live_neurons_does_not_stall():
     assert result.steps == 60
 
 
+@pytest.mark.parametrize("label", [1.0, -1.0])
+def test_all_samples_tell_at_a_cap_whether_they_are_classified(label):
+    """The last batch alone may be, or not; padding is neither."""
+    params = Params(*map(jnp.array, ([[1.0]], [0.0], [1.0])))
+    data = Dataset(jnp.array([[1.0], [2.0], [0.0]]), jnp.array([1.0, label, 0.0]))
+    protocol = Protocol(DESCENT, batch_size=1)
+    state = training.init(params, data, protocol, jax.random.key(0))
+    finish = jax.jit(lambda state: training.finish(state, data, protocol))
+    for status in (Status.STEP_CAP, Status.NOT_SEPARABLE):
+        found = finish(state._replace(status=jnp.int32(status)))
+        assert found.status == (Status.STEP_CAP if label > 0 else Status.NOT_SEPARABLE)
+        np.testing.assert_allclose(found.log_loss, np.log(np.exp(-1) + np.exp(-2 * label)), 1e-6)
+
+
 def test_log_loss_at_a_cap_inside_an_epoch_is_that_of_all_samples():
     params, data = problem(M)
     still = optimizers.loss_scaled(1e-30)
