@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
+from cases import assert_close, normal
 
 from jaxkkt import lazy, networks
+from jaxkkt.perturbations import input_gradient
 from jaxkkt.theory import wang
 
 C0 = 2.0
@@ -56,6 +57,7 @@ def test_sign_changes_are_counted(networks_in_ball):
     changed = (params.w @ x > 0) != (start.w @ x > 0)
     assert int(changed.sum()) <= int(check.measured)
     assert sign_changes(start, x, 1.0).vacuous
+    assert sign_changes(start, 3 * x, radius).measured == check.measured  # V |x|
 
 
 def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
@@ -90,6 +92,20 @@ def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
     )
     assert difference.assumed
     assert difference.holds
+    difference = gradient_difference(start, start, x, 0.5, 1.5, jax.random.key(0), 0.05)
+    assert difference.assumptions["d^2.4 <= k"].holds
+    assert not difference.assumptions["log(4/gamma)^2 <= d"].holds  # 19.2 against 16
+
+
+def test_the_first_term_of_the_gradient_bound():
+    k, d, gamma, c0 = 2000, 200, 0.5, 0.5
+    start = jax.jit(lambda: networks.lazy(jax.random.key(0), k, d))()
+    found = gradient_norm(start, start, np.eye(d, dtype=np.float32)[0], c0, gamma).bound
+    log, changed = np.log(8), (0.5 + (np.log(8) / 2) ** 0.5) / k**0.5
+    active, length = 0.5 - (2 * log / k) ** 0.5 - log / k, d - 5 * (d * np.log(16)) ** 0.5
+    longest = d + 4 * (d * np.log(8 * k / gamma)) ** 0.5
+    expected = (active * length) ** 0.5 - c0 - (changed * longest) ** 0.5
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -133,6 +149,7 @@ def test_other_networks_than_those_of_the_lemmas_are_told(networks_in_ball, chan
     assert output(params, start, x, C0).assumed
     assert not output(change(params), start, x, C0).assumed
     assert not output(change(params), change(start), x, C0).assumed
+    assert not output(params._replace(v=-params.v), start, x, C0).assumed  # v was trained
     if change(start).b.any():
         assert not sign_changes(change(start), x, 0.1).assumed
         share = jax.jit(wang.sign_change_share)
@@ -150,6 +167,37 @@ def test_the_edge_of_a_small_ball_of_many_neurons_is_inside():
     x = np.eye(20, dtype=np.float32)[0]
     assert output(edge, start, x, 1.0).assumed
     assert not output(edge, start, x, 0.99).assumed
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_measured_is_what_the_lemmas_speak_of(networks_in_ball, sign):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    start, params = (one._replace(v=np.float32(sign) * one.v) for one in (start, params))
+    assert_close(output(params, start, x, C0).measured, abs(networks.apply(params, x)), rtol=1e-4)
+    norm = np.linalg.norm(jax.grad(lambda z: networks.apply(params, z))(x))
+    assert_close(gradient_norm(params, start, x, C0).measured, norm, rtol=1e-5)
+    quarter = jax.jit(wang.quarter_of_the_dimension)(params, start, x, C0)
+    assert_close((quarter.measured, quarter.bound), (norm, np.sqrt(40) / 4), rtol=1e-5)
+    delta = np.float32(0.2) * np.eye(40, dtype=np.float32)[0]
+    share = jax.jit(wang.sign_change_share)(start, x, delta)
+    changed = (start.w @ x > 0) != (start.w @ (x + delta) > 0)
+    expected = changed.mean(), np.float64(0.2 * (2 * np.log(40)) ** 0.5 + 1 / 40)
+    assert_close((share.measured, share.bound), expected, rtol=1e-5)
+
+
+def test_gradient_differences_are_looked_for_along_the_gradient(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[:5], part) for part in networks_in_ball)
+
+    def one(start, params, x):
+        here = input_gradient(params, x)
+        step = 1.5 / 40**0.5 * here / jnp.linalg.norm(here)
+        ends = [jnp.linalg.norm(input_gradient(params, x + s * step) - here) for s in (1, -1)]
+        check = wang.gradient_difference(params, start, x, C0, 1.5, jax.random.key(0), samples=0)
+        return check.measured, jnp.stack(ends)
+
+    measured, ends = jax.jit(jax.vmap(one))(start, params, x)
+    assert len(set(np.argmax(ends, axis=1).tolist())) == 2
+    assert_close(measured, np.max(ends, axis=1), rtol=1e-4)
 
 
 def test_gradient_differences_grow_with_the_perturbation(networks_in_ball):
@@ -213,6 +261,13 @@ def test_probabilities_outside_of_the_lemma_are_refused(numbers, message):
     radius, epsilon, perturbation = numbers
     with pytest.raises(ValueError, match=message):
         wang.sign_change_probability(radius, epsilon, 40, perturbation)
+
+
+def test_the_cone_scales_biases_too():
+    # relu(x1 + 1) - 1.5 is 0.5 at x1 = 1.
+    params = networks.Params(*map(jnp.array, ([[1.0, 0.0], [0.0, 0.0]], [1.0, 1.0], [1.0, -1.5])))
+    check = jax.jit(wang.cone)(params, jnp.array([1.0, 0.0]), 3.0)
+    assert_close((check.bound, check.measured), (0.5 * 1.001, 0.5), rtol=1e-5)
 
 
 def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
