@@ -51,6 +51,30 @@ def test_status_step_cap():
     assert networks.margins(result.params, *data).min() > 0
 
 
+def test_of_several_ends_at_once_one_is_told():
+    nothing = Params(*map(jnp.zeros, ((1, 1), 1, 1)))
+    here = representations.Gradient(
+        log_loss=jnp.array(0.5),
+        samples=jnp.array(2),
+        gradient=nothing,
+        squared_norm=jnp.array(0.0),
+        min_margin=jnp.array(0.0),
+        dead=jnp.array(True),
+    )
+
+    def status(target, steps=5, **changes):
+        changed = here._replace(**{name: jnp.array(value) for name, value in changes.items()})
+        evaluation = training.Evaluation(changed, changed.log_loss, changed.log_loss, None)
+        return Status(int(training.status_at(evaluation, jnp.array(steps), 5, target)))
+
+    assert status(1.0) == Status.CONVERGED
+    assert status(0.0) == Status.STALLED
+    assert status(0.0, dead=False) == Status.NOT_SEPARABLE  # a margin of 0 is no right answer
+    assert status(0.0, dead=False, min_margin=0.1) == Status.STEP_CAP
+    assert status(0.0, dead=False, steps=4) == Status.RUNNING
+    assert status(1.0, log_loss=-jnp.inf) == status(1.0, log_loss=jnp.nan) == Status.DIVERGED
+
+
 def test_a_flow_takes_no_more_steps_than_it_may():
     """At the cap it began to be led onto its target, by a step more than a sweep took."""
     params, data = problem()
