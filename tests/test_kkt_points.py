@@ -1,8 +1,10 @@
 """The study of KKT points, and certificates as a measurement of sweeps."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from cases import problem
 
 import jaxkkt as jk
 from jaxkkt import draw, kkt
@@ -31,6 +33,35 @@ def test_more_samples_than_allowed_are_not_certified():
     table = jk.sweep(runs, progress=False)
     assert (table.certificate_status == jk.measurements.NOT_CERTIFIED).all()
     assert np.isnan(table.residual_clarke).all()
+
+
+def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
+    fields = ("multipliers", "slopes", "residual", "gap", "slackness", "epsilon", "delta")
+    one_sided, clarke = (
+        kkt.Stationarity(**{name: jnp.array(first + i) for i, name in enumerate(fields)})
+        for first in (10.0, 2.0)
+    )
+    rest = map(jnp.array, (7, 0.5, 0.1, [0.2, 0.4, 0.3], 0))
+    asked = []
+
+    def certificate(params, x, y, **settings):
+        asked.append(settings)
+        return kkt.Certificate(one_sided, clarke, *rest)
+
+    monkeypatch.setattr(kkt, "certificate", certificate)
+    start, data = problem(6)
+    mine = jk.Certificates(kink_tolerance=0.1, budget=(3, 2), largest=6)  # no more than 6
+    found = mine.measure(start, data, jk.Protocol(trained=("w", "v")))
+    assert asked == [{"kink_tolerance": 0.1, "budget": (3, 2), "trained": ("w", "v")}]
+    assert {name: float(value) for name, value in found.items()} == {
+        "residual_one_sided": 12.0,
+        "residual_clarke": 4.0,
+        "residual_gap": 13.0,
+        "slackness": 6.0,
+        "kinks": 7.0,
+        "balance": pytest.approx(0.4),
+        "certificate_status": 0.0,
+    }
 
 
 def test_residuals_that_may_be_too_large_are_in_no_mean(caplog):
