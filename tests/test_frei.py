@@ -42,6 +42,32 @@ def setting():
         return clustered()
 
 
+def test_nice_points_are_near_what_is_expected_of_each_product():
+    # |mu_0| = 3, <mu_0, mu_1> = p = 3, Delta = 0.53; x_0 is far from mu_0, at a right angle.
+    clusters = frei.clusters([[3.0, 0.0], [1.0, 8**0.5]], [1.0, -1.0], 0.02, 9.0)
+    x, test_x = np.array([[3.0, 10.0], [1.0, 8**0.5]]), np.array([[3.0, 0.0], [2.7, 0.09]])
+    point = clustered().point._replace(x=jnp.asarray(x))
+    own, nobody = jnp.array([0, 1]), jnp.array([0, 0])
+    found = nice(frei.Setting(point, clusters, own, jnp.asarray(test_x), nobody))
+    # The other's noise is at a right angle to x_0, and has a product of 0.9 with its noise.
+    assert found.tolist() == [True, False]
+    sample = frei.Sample(jnp.asarray(test_x) + jnp.array([[0.0, 1.0], [0.3, -1.09]]), nobody)
+    told = jax.jit(frei.properties)(clusters, sample)
+    told = [told[name] for name in frei.PROPERTIES]
+    np.testing.assert_allclose(told[1].measured, 1)  # of -1
+    sigma, d, p, log = 0.02, 9, 3, np.log(9)
+    delta, root = 4 * sigma * d**0.5 * log, (2 * d) ** 0.5
+    bounds = (sigma * root, sigma**2 * root * log, sigma * d**0.5 * log, p + delta, d - delta)
+    np.testing.assert_allclose([one.bound for one in told], [*bounds, 3 * d + delta, 1])
+
+
+def test_outputs_are_bounded_whatever_their_signs(setting, found):
+    params = setting.point.params
+    turned = setting.point._replace(params=params._replace(v=-params.v))
+    check = jax.jit(frei.outputs)(setting._replace(point=turned))
+    np.testing.assert_allclose(check.measured, found["D.2: outputs at fresh points"].measured)
+
+
 @pytest.fixture(scope="module")
 def found(setting):
     with jax.enable_x64(True):
@@ -183,6 +209,11 @@ def test_the_probabilities():
     assert frei.nice_sample(n, d) == pytest.approx(1 - expected)
     assert frei.test_error(n, d) == pytest.approx(4 * n * d ** (-log / 2))
     assert frei.separated(d) == pytest.approx(1 - 2 * d ** (1 - log / 2))
+    # Where what is taken from 1 is no small part of it.
+    log, few = np.log(20), 3 * 2**2 * 20 ** (-np.log(20) / 2)
+    assert frei.separated(20) == pytest.approx(1 - 2 * 20 ** (1 - log / 2))
+    expected = 1 - few - 4 * np.exp(-20 / 16) - 20 ** (1 - log)
+    assert frei.nice_sample(2, 20) == pytest.approx(expected)
     assert frei.nice_sample(10, 20) < 0
     assert frei.nice_sample(10, 10**20) == frei.separated(10**20) == 1
     assert frei.test_error(10**20, 10**20) == 0
