@@ -299,6 +299,8 @@ class TestNeighbours:
         np.testing.assert_allclose(got, [1.5, 3.0])
         aside = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([0.0, 1.0]))
         assert np.isinf(aside).all()
+        tied = jk.Dataset(x[[0, 0]], np.array([1.0, -1.0]))  # neither is ever nearer
+        assert np.isinf(neighbour_flip_sizes(tied, fresh, np.array([1.0, 0.0]))).all()
 
 
 @pytest.mark.parametrize("nothing", ["no point is right", "no direction"])
@@ -317,9 +319,9 @@ def test_a_share_of_nothing_is_no_number(nothing):
 class TestAlongTheDirection:
     """sqrt(d/k) = 1, and the direction is the first coordinate."""
 
-    def measured(self, w, b, v, x):
+    def measured(self, w, b, v, x, d=2.0):
         means, sides = np.float32([[2**0.5, 0], [-(2**0.5), 0]]), np.array([0, 1], np.int32)
-        truth = mixtures.Truth(means, np.float32([1, -1]), np.float32(1), sides, sides, 2.0)
+        truth = mixtures.Truth(means, np.float32([1, -1]), np.float32(1), sides, sides, d)
         network = jk.Params(np.float32([[one, 0] for one in w]), np.float32(b), np.float32(v))
         points = jk.Dataset(np.float32(x), np.ones(len(x), np.float32))
         return jk.ClusterFlips().measure(network, points, truth)
@@ -331,6 +333,14 @@ class TestAlongTheDirection:
         )  # |x1 - 0.4| - 0.2
         assert found["cluster_flipped"].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
         assert found["cluster_flip_half"] == pytest.approx(0.4)
+
+    def test_sizes_are_in_units_of_the_dimension_that_is_told(self):
+        """That of points in coordinates of their span, of which there are fewer."""
+        found = self.measured([1, -1, 0], [-0.4, 0.4, 1], [1, 1, -0.2], [[1, 0]], d=8.0)
+        assert found["cluster_flipped"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+
+    def test_an_output_of_0_is_an_error(self):
+        assert self.measured([1, 0], [0, 0], [1, 0], [[-1, 0], [1, 0]])["test_error"] == 0.5
 
     def test_points_near_0_are_looked_at_up_to_the_largest_size(self):
         """The search ended at four times the largest norm."""
