@@ -244,12 +244,40 @@ class TestMerge:
         assert f"differ in {name}: ending.steps: " in capsys.readouterr().err
         assert len(Store(swept / "one").records()) == 2
 
+    def test_another_network_contradicts(self, swept, tmp_path, capsys):
+        self.write(swept / "one", tmp_path / "other", lambda row: row.update(network="another"))
+        assert store("merge", swept / "one", tmp_path / "other") == 2
+        assert ": network: " in capsys.readouterr().err
+
+    def test_what_was_computed_otherwise_or_raised_does_not(self, swept, tmp_path):
+        def otherwise(row):
+            row["computed_as"] += " otherwise"
+            row["ending"]["steps"] += 1
+
+        self.write(swept / "one", tmp_path / "other", otherwise)
+        raised = {"status": int(jk.Status.RAISED), "error": "OSError: no disk"}
+        self.write(swept / "one", tmp_path / "raised", lambda row: row["ending"].update(raised))
+        for source in ("other", "raised"):
+            assert store("merge", swept / "one", tmp_path / source) == 0
+        assert len(Store(swept / "one").records()) == 4
+
+    @staticmethod
+    def write(folder, other, change):
+        """The first row of a store, changed, in another one."""
+        (segment,) = Store(folder).segments()
+        name, row = segment.rows[0]
+        change(row)
+        with Store(other).writing(segment.about["settings"]) as writer:
+            writer.add(name, row, segment.definitions)
+
     @pytest.mark.filterwarnings("ignore:.*damaged")
     def test_what_is_damaged_is_refused(self, swept, tmp_path, capsys):
         TestDamage.line(swept / "two")
         assert store("merge", tmp_path / "other", swept / "two") == 2
         assert "is damaged: repair" in capsys.readouterr().err
         assert store("merge", swept / "two", swept / "two") == 2
+        assert "into itself" in capsys.readouterr().err
+        assert store("merge", swept / "one", swept / "two" / ".." / "one") == 2
         assert "into itself" in capsys.readouterr().err
         assert store("merge", swept / "two") == 2
         assert "name the stores to copy from" in capsys.readouterr().err
@@ -295,8 +323,11 @@ class TestMerge:
         path.write_bytes(b"".join([*most, second if harm is None else first]))
         if harm is not None:
             harm(target)
+        harmed = copy.read_bytes()
         assert store("merge", target, swept / "one") == 0
         assert rows_in(target) == whole
+        aside = [path.read_bytes() for path in target.glob("damaged/*")]
+        assert aside == ([] if harm is None else [harmed])
         assert copy.read_bytes() == b"".join([*most, first, second])
 
     def test_other_segments_of_one_name_are_refused(self, swept, tmp_path, capsys):
