@@ -320,6 +320,9 @@ with Store(sys.argv[1]).writing({}) as writer:
             path.write_text("half")
         assert landed(tmp_path) == {}
         assert all(path.exists() for path in own)  # of a sweep that may be running
+        with Store(tmp_path).writing(SETTINGS, "1-of-2"):
+            pass
+        assert all(path.exists() for path in own)  # of a shard that may be running
         with Store(tmp_path).writing(SETTINGS):
             pass
         assert sorted(tmp_path.rglob("*.part")) == sorted(others)
