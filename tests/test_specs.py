@@ -317,6 +317,18 @@ class TestGrid:
         with pytest.raises(ValueError, match=r"'delta'.* are axes of the same field: give one"):
             jk.grid(d=8, samples=6, delta=[0.01, 0.1], optimizer_delta=[0.02, 0.03])
 
+    def test_a_field_of_several_parts_needs_the_name_of_one(self):
+        sizes = {"d": 5, "samples": 4, "width": 3, "seed": 0}
+        both = [jk.Flips(), jk.Flips(slack=1.3)]
+        with pytest.raises(ValueError, match=r"several parts .* choose from measure_slack, meas"):
+            jk.grid(**sizes, measure=both, slack=[1.1, 1.2])
+        runs = jk.grid(**sizes, measure=both, measure1_slack=[1.1, 1.2])
+        assert [[one.slack for one in run.measure] for run in runs] == [[1.1, 1.1], [1.1, 1.2]]
+
+    def test_a_tuple_of_names_is_an_axis_of_data(self):
+        kinds = [run.data.label for run in jk.grid(data=("sphere", "gaussian"), d=5, samples=4)]
+        assert kinds == ["sphere"] * 5 + ["gaussian"] * 5
+
     def test_a_tuple_of_pairs_is_an_axis_of_data(self):
         x, y = np.eye(6, 8, dtype=np.float32), np.array([1, -1] * 3, np.float32)
         assert len(jk.grid(data=((x, y), (2 * x, y)), width=20, seed=0)) == 2
