@@ -212,6 +212,18 @@ def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
     np.testing.assert_array_equal(got[6:], 0)
 
 
+def test_multipliers_of_a_network_of_zeros_are_numbers(trained):
+    params, data = trained
+    found = multipliers(jax.tree.map(jnp.zeros_like, params), *data)
+    assert np.isfinite(found).all()
+
+
+def test_what_is_trained_is_named_in_any_order(trained):
+    params, data = trained
+    found = multipliers(params, *data, trained=("v", "b", "w"))
+    np.testing.assert_array_equal(found, multipliers(params, *data, trained=("w", "b", "v")))
+
+
 @pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.slow), 29])
 def test_multipliers_of_networks_that_misclassify(seed):
     """The margins add up to less than 0, and the least squares have an answer all the same."""
