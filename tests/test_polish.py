@@ -84,6 +84,16 @@ def test_the_numbers_that_come_with_a_polish_are_as_defined(case):
     assert 0 < polished.steps < 100
 
 
+def test_neurons_without_an_output_or_active_on_padding_alone_are_not_live():
+    # The third has no output; the last is active between 0 and x1 = 1/2.
+    w, b = [[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [-2.0, 0.0]], [0.1, 0.1, 0.1, 1.0]
+    params = Params(*map(np.array, (w, b, [1.0, -1.0, 0.0, 0.5])))
+    x, y = np.array([[1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), np.array([1.0, -1.0, 0.0])
+    found = jax.jit(polish)(params, x, y)
+    assert found.status == PolishStatus.POLISHED
+    assert found.live_before == found.live == 2
+
+
 def test_polish_descends_among_networks_with_the_same_signs(case):
     polished, data = case.polished, case.data
     assert polished.normalized_margin > 1.01 * polished.normalized_margin_before
