@@ -23,6 +23,7 @@ from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row
+from jaxkkt.engine.summaries import told_by
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import trajectories
 from jaxkkt.training import Status
@@ -386,6 +387,10 @@ class TestCombinations:
         sgd = jk.optimizer(optax.sgd, learning_rate=0.1)
         runs = jk.grid(d=4, samples=3, width=5, seed=[0, 1], optimizer=["flow", sgd], **more)
         return sweep([*runs, runs[0].with_seed(2)])
+
+    def test_other_numbers_are_told_otherwise(self):
+        told = [told_by(value) for value in (0.1, np.float32(0.1), 0.1 + 1e-10, 5, "flow")]
+        assert told == ["0.1", "0.1", "0.1000000001", "5", "flow"]
 
     def test_what_has_no_learning_rate_stays(self):
         table = self.table(learning_rate=[0.1, 1e-3], max_steps=3)
