@@ -425,6 +425,14 @@ class TestFlips:
             for name in ("flip_size", "flip_size_exact", "flip_size_least"):
                 assert np.isfinite(found[name]) == finite, name
 
+    def test_points_that_cancel_have_no_direction(self):
+        params = jk.Params(*map(jnp.array, ([[1.0], [-1.0]], [0.0, 0.0], [1.0, 1.0])))
+        data = Dataset(jnp.array([[1.0], [-1.0]]), jnp.ones(2))
+        found = jax.jit(jk.Flips().measure)(params, data)
+        assert found["flip_status"] == FlipStatus.NOTHING_TO_FLIP
+        for name in ("flip_size", "flip_size_exact", "flip_size_least"):
+            assert np.isnan(found[name]), name
+
 
 @pytest.mark.slow
 def test_means_name_what_they_leave_out():
