@@ -1,6 +1,6 @@
 """Training one network, or a batch of them under `jax.vmap`: `train`, `train_through`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,7 @@ def train(
     Under `jax.vmap` a batch of networks trains until the last one stops, each frozen at its own
     last step. `key` shuffles mini-batches and is needed for nothing else.
     Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
+    TypeError where its derivative is asked for: it has none, only what is computed of networks has.
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
@@ -87,7 +88,22 @@ def _checked(
     return data
 
 
+def _without_derivative(function: Callable[..., Result]) -> Callable[..., Result]:
+    """TypeError where a derivative is asked for: XLA's compiler for CPUs would end the process
+    (jaxlib 0.10.2)."""
+    held: Any = jax.custom_jvp(function)
+
+    def derivative(*_: Any) -> Any:
+        raise TypeError(
+            "training has no derivative: differentiate what is computed of the trained network"
+        )
+
+    held.defjvp(derivative)
+    return held
+
+
 @jax.jit
+@_without_derivative
 def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
     representation = protocol.representation_for(*data.x.shape)
     position, encoded = representations.encode(params, data, representation)
@@ -102,6 +118,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
 
 
 @jax.jit
+@_without_derivative
 def _train_through(
     params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
 ) -> Result:

@@ -1,5 +1,7 @@
 """Training one run: against plain loops, in batches, to any loss, without compiling twice."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -364,3 +366,17 @@ def test_protocols_by_name():
     assert isinstance(paper.rule.transformation(), optimizers.LinearTransformation)
     assert representations.cheapest(3, 4, linear=True, gram=True) == "gram"
     assert flow.representation_for(3, 4) == paper.representation_for(3, 4) == "gram"
+
+
+@pytest.mark.parametrize("run", [single.train, partial(single.train_through, levels=[-1.0, -2.0])])
+def test_training_has_no_derivative(run):
+    """XLA's compiler ended the process."""
+    data = datasets.sphere(jax.random.key(0), 4, 6)
+    params = networks.torch_linear(jax.random.key(1), 8, 6)
+
+    def largest(scale):
+        start = params._replace(v=scale * params.v)
+        return run(start, *data, protocol=Protocol(max_steps=20)).params.v.max()
+
+    with pytest.raises(TypeError, match="training has no derivative"):
+        jax.jacfwd(largest)(1.0)

@@ -112,8 +112,9 @@ def smallest_radii(
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
     small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
-    off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
-    not positive and finite, trips that are no integer from 1 on, and as `pgd`.
+    off by bracket / 2^trips and by what the attack misses. Its derivative is 0. Raises ValueError
+    for a bracket that is not positive and finite, trips that are no integer from 1 on, and as
+    `pgd`.
     """
     require_positive(bracket=bracket)
     require_counts(steps=steps, trips=trips)

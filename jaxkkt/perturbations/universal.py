@@ -151,7 +151,8 @@ def flip_size_bisection(
 
     Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
-    bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|.
+    bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|. Its derivative is 0, that
+    of `flip_sizes_exact` by `jax.jacfwd` is right.
     Raises ValueError for a bracket that is not positive and finite, trips that are no integer from
     1 on, a network or direction of another dimension than the points, no points, and as
     `universal_direction` for network, data and choice.
