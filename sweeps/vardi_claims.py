@@ -9,7 +9,7 @@ import xarray as xr
 from jaxkkt.engine import summarize
 from jaxkkt.kkt import CertificateStatus
 from jaxkkt.measurements import NOT_CERTIFIED
-from jaxkkt.studies import Claim
+from jaxkkt.studies import Claim, judged, unflipped
 from jaxkkt.training import SUCCEEDED
 
 PAPER_WIDTH = 1000
@@ -109,11 +109,10 @@ def notes(results: xr.Dataset) -> str:
     base = main_setting(results)
     slack = ", ".join(f"{s:g}" for s in np.atleast_1d(results.slack.values))
     ended = results.status.isin(SUCCEEDED)
-    unflipped = int((ended & ~np.isfinite(results.flip_size_exact)).sum())
     failed = int(((results.status >= 0) & ~ended).sum())
     found = [
-        f"{unflipped} converged without a flip in the bracket, {failed} failed. Means are over "
-        "runs that converged and flipped.",
+        f"{unflipped(results, 'flip_size_exact')} converged without a flip in the bracket, "
+        f"{failed} failed. Means are over runs that converged and flipped.",
         "All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
         f"min q, slack = {slack}, has flipped. It jumps where one sample crosses the slack. Other "
         f"measures beside it, at the width and the largest d of the claims, over {base.trivial}"
@@ -139,23 +138,28 @@ def _by_alpha(base: Setting, variable: str) -> dict[float, xr.DataArray]:
 def _flip_sizes(base: Setting) -> Iterator[Claim]:
     ratios = {a: c / base.norm.sel(d=c.d) for a, c in _by_alpha(base, "flip_size_exact").items()}
     ratios = {a: ratio for a, ratio in ratios.items() if ratio.notnull().any()}
-    if not ratios:
+    # The bracket is 4 |x|: what is not flipped within it has a larger c.
+    shown = at_paper_width(base.results)
+    if not ratios and not unflipped(shown, "flip_size_exact"):
         return
     largest = {a: float(r[-1]) for a, r in ratios.items()}
-    everywhere = max(float(r.max()) for r in ratios.values())
+    at_end = shown.sel(d=shown.d >= min((int(r.d[-1]) for r in ratios.values()), default=0))
+    everywhere = max((float(r.max()) for r in ratios.values()), default=np.nan)
     listed = ", ".join(
         f"{r:.3f} (alpha = {a:g}, d = {int(ratios[a].d[-1])})" for a, r in largest.items()
     )
     unit = "c/sqrt(d)" if base.values["data"] == "sphere" else "c over the norm of x"
-    yield Claim(
+    yield judged(
         f"c stays below {base.trivial}{base.named}",
         f"largest mean {unit}: {everywhere:.2f}",
         everywhere < 1,
+        unflipped=unflipped(shown, "flip_size_exact"),
     )
-    yield Claim(
+    yield judged(
         f"c is much smaller than {base.trivial}{base.named}",
-        f"mean {unit} at the largest d: {listed}",
-        max(largest.values()) < 0.5,
+        f"mean {unit} at the largest d: {listed or 'none'}",
+        max(largest.values(), default=np.nan) < 0.5,
+        unflipped=unflipped(at_end, "flip_size_exact"),
     )
 
 
@@ -188,10 +192,11 @@ def _widths(base: Setting) -> Iterator[Claim]:
     spread = float((at.max() - at.min()) / at.mean())
     noise = float((summary.std.sel(d=at.d) / at).mean())
     listed = ", ".join(f"{float(c):.2f} (k = {int(c.width)})" for c in at)
-    yield Claim(
+    yield judged(
         f"the width has no significant effect on c{base.named}",
         f"d = m = {int(at.d)}: {listed}; spread {spread:.1%}, std over seeds {noise:.1%}",
         spread <= 0.1,
+        unflipped=unflipped(base.results.sel(alpha=1.0, d=at.d), "flip_size_exact"),
     )
 
 
@@ -200,7 +205,8 @@ def _alike(base: Setting, variant: Setting, name: str) -> Iterator[Claim]:
     both = base.results.status.isin(SUCCEEDED) & variant.results.status.isin(SUCCEEDED)
     sizes = [s.results.flip_size_exact / s.norm for s in (variant, base)]
     ratio = (sizes[0] / sizes[1]).where(both)
-    ratio = ratio.where(np.isfinite(ratio))
+    finite = [np.isfinite(size) for size in sizes]
+    ratio = ratio.where(finite[0] & finite[1])
     pairs = int(ratio.notnull().sum())
     if not pairs:
         return
@@ -208,15 +214,17 @@ def _alike(base: Setting, variant: Setting, name: str) -> Iterator[Claim]:
     change, largest = float(ratio.mean()) - 1, float(abs(ratio - 1).max())
     share = float(difference.max())
     other = variant.values[name]
+    apart = int(((finite[0] != finite[1]) & both).sum())
     papers = NAMES.get((name, str(other)), f"{name.replace('_', ' ')} = {other}")
     against = "" if base.values[name] == PAPER[name] else f" to {base.values[name]}"
-    yield Claim(
+    yield judged(
         f"{papers} gives results similar{against}"
         if against
         else f"{papers} gives similar results",
         f"c over the norm of x changes by {change:+.1%} on average, at most by {largest:.1%}; the "
         f"share on the margin by at most {share:.3f}; {pairs} pairs of runs",
         abs(change) <= 0.1 and share <= 0.05,
+        unflipped=apart,
     )
 
 

@@ -5,7 +5,7 @@ their values, and what its parts are: the runs of each, and what is made of thei
 package owns the rest: the command line, configuration files, resuming, logging, errors, files.
 """
 
-from jaxkkt.studies.claims import Claim, endings
+from jaxkkt.studies.claims import Claim, endings, judged, unflipped
 from jaxkkt.studies.command import run_module
 from jaxkkt.studies.options import Options, Preset
 from jaxkkt.studies.parts import Context, Derived, Panel, Part, Text
@@ -23,5 +23,7 @@ __all__ = [
     "Study",
     "Text",
     "endings",
+    "judged",
     "run_module",
+    "unflipped",
 ]

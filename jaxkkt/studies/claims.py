@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
-from jaxkkt.training import Status
+from jaxkkt.training import SUCCEEDED, Status
 
 VERDICTS = {True: "holds", False: "does not hold", None: "not decided"}
 
@@ -22,6 +23,23 @@ class Claim(NamedTuple):
     @property
     def verdict(self) -> str:
         return VERDICTS[self.holds]
+
+
+def judged(text: str, measured: str, holds: Any, *compared: Any, unflipped: int = 0) -> Claim:
+    """A claim that `holds` where it was measured: not decided where a number `compared` is NaN.
+
+    It does not hold where runs are unflipped, which means leave out; `measured` tells how many.
+    """
+    if unflipped:
+        return Claim(text, f"{measured}; {unflipped} not flipped", False)
+    nothing = any(np.isnan(float(number)) for number in compared)
+    return Claim(text, measured, None if nothing else bool(holds))
+
+
+def unflipped(results: xr.Dataset, size: str) -> int:
+    """How many runs ended as their protocol meant, and have no finite `size`: nothing in its
+    bracket flips them."""
+    return int((results.status.isin(SUCCEEDED) & np.isposinf(results[size])).sum())
 
 
 def table(claims: Sequence[Claim]) -> str:
