@@ -58,7 +58,7 @@ def claims(results: xr.Dataset) -> list[studies.Claim]:
     gap = one.robust_first / one.radius
     told = f"first sample flipped at {float(gap.min()):.2f} to {float(gap.max()):.2f} of the radius"
     text = "the robust network is not flipped within its radius, along the same direction"
-    found.append(studies.Claim(text, told, bool(gap.min() >= 1)))
+    found.append(studies.judged(text, told, gap.min() >= 1, gap.min()))
     for n in one["count"].values:
         found.append(_robust_claim(one.sel(count=n), f"{by} = {n:g}"))
     return found
@@ -72,7 +72,8 @@ def _robust_claim(one: xr.Dataset, at: str) -> studies.Claim:
     told = f"c {float(c[0]):.2f} to {float(c[-1]):.2f}, radius {float(radius[0]):.2f} to "
     told += f"{float(radius[-1]):.2f}, d = {int(one.d[0])} to {int(one.d[-1])}; larger "
     told += f"from d = {int(one.d[len(more) - after])} on" if after else "not at the largest"
-    return studies.Claim(f"the robust radius is larger than c, {at}", told, bool(after))
+    text = f"the robust radius is larger than c, {at}"
+    return studies.judged(text, told, bool(after), c[-1], radius[-1])
 
 
 def table(results: xr.Dataset) -> str:

@@ -6,7 +6,15 @@ import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt import studies
-from sweeps import frei_claims, vardi_claims
+from sweeps import (
+    frei_claims,
+    frei_open_claims,
+    limits_probabilities,
+    theorem_regime,
+    theory_limits,
+    vardi_bounds_claims,
+    vardi_claims,
+)
 
 FAILED = jk.Status.STEP_CAP
 
@@ -142,3 +150,95 @@ class TestDirections:
         found = [c for c in vardi_claims.claims(missed) if words in c.text]
         assert [claim.holds for claim in found] == [False]
         assert "; 14 pairs of runs; 2 not flipped" in found[0].measured
+
+
+def test_open_questions_and_bounds_of_failed_runs_are_not_decided():
+    errors = ("test_error", "neighbour_error", "linear_error", "best_error", "separable")
+    values = dict.fromkeys((*errors, "cluster_flip_half", "cluster_flip_99"), 0.5)
+    axes = {"d": [20], "clusters": [4, 20], "samples": [32, 160], "sigma": [0.3], "width": [50]}
+    for status, holds in ((jk.Status.CONVERGED, True), (FAILED, None)):
+        found = frei_open_claims.many(rows(values, status=status, **axes, seed=[0, 1]))
+        assert verdicts(found) == [holds] * 4
+    names = [f"{of}{what}" for of in ("", "margin_", "polished_") for what in ("applies", "z_norm")]
+    names += ["flip_size_exact", "polished_flip", "bound", "robust_first", "radius"]
+    axes = {"d": [100, 200], "samples": [2, 4], "width": [100], "seed": [0, 1]}
+    values = {**dict.fromkeys(names, 1.0), "radius": 2.0, "robust_first": 3.0}
+    good = vardi_bounds_claims.claims(rows(values, **axes))
+    assert verdicts(good, "robust") == [True] * 3
+    assert verdicts(good) == [True] * 10
+    failed = vardi_bounds_claims.claims(rows(values, status=FAILED, **axes))
+    assert verdicts(failed) == [None] * 9  # of Lemma C.9 there is nothing to say
+
+
+class TestLimits:
+    """Where the theorems begin to speak."""
+
+    def table(self, d, seeds):
+        kinds = ("robust", "larger_margin", "linear", "neighbour", "trained")
+        keys = {"points": 32.0, "violations": 0.0, "guarantee": 5.0, "attack": 6.0, "along": 7.0}
+        values = {f"{kind}_{key}": n for kind in kinds for key, n in {**keys, "kept": 1.0}.items()}
+        values |= {"larger_margin_attack": 1.4, "paper": 4.0}
+        axes = {"data": ["sphere", "axes", "clusters"], "d": d, "width": [50], "clusters": 4}
+        return rows(values, **axes, seed=list(range(seeds)))
+
+    def test_one_dimension_is_one(self):
+        """It was dropped with the dimensions of what does not vary, after training."""
+        table = self.table([100], 1)
+        assert verdicts(theory_limits.claims(table)) == [True] * 7
+        assert theory_limits.table(table).count("| 100 |") == 15
+
+    def test_a_run_that_failed_is_left_out(self):
+        table = self.table([64, 100], 2)
+        missing = table.where((table.d == 64) | (table.seed == 0))
+        assert verdicts(theory_limits.claims(missing)) == [True] * 7
+        none = table.where(table.data != "clusters")
+        assert verdicts(theory_limits.claims(none)) == [True] * 3 + [None, True, None, None]
+        broken = missing.assign(robust_kept=missing.robust_kept * 0.9)
+        assert verdicts(theory_limits.claims(broken), "3.1") == [False]
+
+    def test_a_dimension_that_was_not_measured_is_not_one_without_a_promise(self):
+        keys = {"failing": 0.0, "failing_low": 0.0, "failing_high": 0.01, "promised": 1e-4}
+        values = {f"{name}_{k}": v for name in limits_probabilities.EVENTS for k, v in keys.items()}
+        table = rows({**values, "density_p": 0.5}, d=[10, 100])
+        missing = table.where(table.d == 10).assign(status=table.status)
+        found = limits_probabilities.claims(missing)
+        assert verdicts(found) == [True] * 7
+        assert "obeyed at 1 of 1 d; fails in 0.0%" in found[0].measured
+        assert "| 100 |" not in limits_probabilities.table(missing)
+        nothing = limits_probabilities.claims(table.where(table.d < 0).assign(status=table.status))
+        assert verdicts(nothing) == [None] * 7
+
+
+class TestRegime:
+    """The theorems where their assumptions hold."""
+
+    def table(self, z=100.0, assumed=1.0, polish=jk.kkt.PolishStatus.POLISHED, **more):
+        axes = {"data_ambient": [1e5, 1e6], "width": [60], "seed": [0, 1], **more}
+        values = {"flip_size_exact": 20.0, "polished_flip_size": 20.0, "z_norm": z}
+        table = rows({**values, "polish_status": int(polish)}, **axes)
+        ledger = xr.ones_like(table.z_norm).expand_dims(claim=["Vardi C.1", "Vardi C.2"], axis=-1)
+        return table.assign(ledger_assumed=ledger * assumed, ledger_holds=ledger)
+
+    def test_claims_on_nothing_are_not_decided(self):
+        claims = theorem_regime.claims
+        assert verdicts(claims(self.table())) == [True] * 4
+        assert verdicts(claims(self.table(z=np.nan))) == [True, None, True, True]
+        assert verdicts(claims(self.table(assumed=0.0))) == [None, True, True, True]
+        assert verdicts(claims(self.table(data_ambient=[1e5]))) == [True, True, None, True]
+
+    def test_networks_without_a_kkt_point_do_not_count(self):
+        claims = theorem_regime.claims
+        stopped = self.table(polish=jk.kkt.PolishStatus.STOPPED_EARLY)
+        diverged = self.table(status=jk.Status.DIVERGED)
+        for table in (stopped, diverged):
+            assert verdicts(claims(table)) == [None] * 4
+        one = self.table()
+        one.polish_status.loc[{"seed": 1}] = jk.kkt.PolishStatus.STOPPED_EARLY
+        assert "2 of 2 networks inside" in claims(one)[1].measured
+
+    def test_clusters_of_failed_runs_are_not_decided(self):
+        names = ("cluster_flip_half", "cluster_flip_99", "test_error")
+        for status, holds in ((jk.Status.CONVERGED, True), (jk.Status.DIVERGED, None)):
+            table = self.table(status=status, clusters=[4]).drop_vars("polish_status")
+            table = table.assign({name: table.z_norm * 0 for name in names})
+            assert verdicts(theorem_regime.frei_claims(table)) == [holds] * 3
