@@ -154,11 +154,23 @@ def parts(options: Options) -> list[studies.Part]:
     empty = [name for name in several_of if not getattr(options, name)]
     if empty:
         raise ValueError(f"the grid is empty: no values for {', '.join(empty)}")
-    common: dict[str, Any] = {"data": "clusters", "width": options.width}
-    common["seed"] = range(options.seeds)
-    d, k, scale = map(middle, (options.d, options.clusters, options.init_scale))
-    several = jk.grid(
-        **common,
+    made = {"generalization": generalization, "flips": flips, "limit": limit}
+    return [part(options) for name, part in made.items() if options.part in ("all", name)]
+
+
+def chosen(options: Options) -> tuple[int, int, float]:
+    """The one d, number of clusters and initial scale where these do not vary."""
+    return middle(options.d), middle(options.clusters), middle(options.init_scale)
+
+
+def common(options: Options) -> dict[str, Any]:
+    return {"data": "clusters", "width": options.width, "seed": range(options.seeds)}
+
+
+def generalization(options: Options) -> studies.Part:
+    d, k, scale = chosen(options)
+    runs = jk.grid(
+        **common(options),
         means=options.means,
         d=d,
         clusters=k,
@@ -167,16 +179,37 @@ def parts(options: Options) -> list[studies.Part]:
         init_scale=scale,
         measure=[jk.ClusterFlips, Classifiers],
     )
+    return studies.Part(
+        runs,
+        "generalization",
+        claims=frei_claims.generalization,
+        panels=[studies.Panel("errors", errors_drawn)],
+    )
+
+
+def flips(options: Options) -> studies.Part:
+    d, k, scale = chosen(options)
     flipped: dict[str, Any] = {
-        **common,
+        **common(options),
         "means": options.means,
         "samples": 10 * max(options.clusters),
         "measure": [jk.ClusterFlips, Others],
     }
     scaled = jk.grid(**flipped, d=d, clusters=k, init_scale=options.init_scale)
     sized = jk.grid(**flipped, d=options.d, clusters=options.clusters, init_scale=scale)
-    limit = jk.grid(
-        **{**common, "width": max(options.width)},
+    return studies.Part(
+        list(dict.fromkeys([*sized, *scaled])),
+        "flips",
+        claims=frei_claims.flips,
+        notes=frei_claims.flips_notes,
+        panels=[studies.Panel("flips", flips_drawn)],
+    )
+
+
+def limit(options: Options) -> studies.Part:
+    _, k, scale = chosen(options)
+    runs = jk.grid(
+        **{**common(options), "width": max(options.width)},
         means="orthogonal",
         d=max(options.d),
         clusters=k,
@@ -185,29 +218,13 @@ def parts(options: Options) -> list[studies.Part]:
         init_scale=scale,
         measure=[jk.ClusterFlips, jk.Flips, MeansAsSamples],
     )
-    found = [
-        studies.Part(
-            several,
-            "generalization",
-            claims=frei_claims.generalization,
-            panels=[studies.Panel("errors", errors_drawn)],
-        ),
-        studies.Part(
-            list(dict.fromkeys([*sized, *scaled])),
-            "flips",
-            claims=frei_claims.flips,
-            notes=frei_claims.flips_notes,
-            panels=[studies.Panel("flips", flips_drawn)],
-        ),
-        studies.Part(
-            limit,
-            "limit",
-            claims=frei_claims.limit,
-            notes=lambda _: frei_claims.closed_forms(k),
-            panels=[studies.Panel("limit", limit_drawn)],
-        ),
-    ]
-    return [part for part in found if options.part in ("all", part.name)]
+    return studies.Part(
+        runs,
+        "limit",
+        claims=frei_claims.limit,
+        notes=lambda _: frei_claims.closed_forms(k),
+        panels=[studies.Panel("limit", limit_drawn)],
+    )
 
 
 def errors_drawn(figure: Figure, results: xr.Dataset) -> None:

@@ -9,7 +9,7 @@ of the linear max-margin classifier on the same points, seed by seed.
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -248,12 +248,17 @@ PRESETS = {
 
 
 def parts(options: Options) -> list[studies.Part]:
-    common: dict[str, Any] = {"d": options.d, "width": options.width}
-    clustered = [
+    made = {"many": clustered, "separable": sides}
+    return [part(options) for name, part in made.items() if options.part in ("both", name)]
+
+
+def clustered(options: Options) -> studies.Part:
+    runs = [
         run
         for k in options.clusters
         for run in jk.grid(
-            **common,
+            d=options.d,
+            width=options.width,
             data="clusters",
             clusters=k,
             samples=options.per_cluster * k,
@@ -263,8 +268,13 @@ def parts(options: Options) -> list[studies.Part]:
             measure=[jk.ClusterFlips, Beside, Linear],
         )
     ]
-    sides = jk.grid(
-        **common,
+    return studies.Part(runs, "many", claims=many, panels=[studies.Panel("many", many_drawn)])
+
+
+def sides(options: Options) -> studies.Part:
+    runs = jk.grid(
+        d=options.d,
+        width=options.width,
         data=HalfSpaces,
         surface=options.surface,
         gap=options.gap,
@@ -273,19 +283,13 @@ def parts(options: Options) -> list[studies.Part]:
         seed=range(options.pairs),
         measure=[PolishedError(largest=options.polish), Linear],
     )
-    both = {
-        "many": studies.Part(
-            clustered, "many", claims=many, panels=[studies.Panel("many", many_drawn)]
-        ),
-        "separable": studies.Part(
-            sides,
-            "separable",
-            claims=compared,
-            texts=[studies.Text("differences", table)],
-            panels=[studies.Panel("separable", compared_drawn)],
-        ),
-    }
-    return [part for name, part in both.items() if options.part in ("both", name)]
+    return studies.Part(
+        runs,
+        "separable",
+        claims=compared,
+        texts=[studies.Text("differences", table)],
+        panels=[studies.Panel("separable", compared_drawn)],
+    )
 
 
 STUDY = studies.Study("frei-open", __doc__, Options, parts, PRESETS)

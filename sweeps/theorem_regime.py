@@ -95,16 +95,39 @@ def allowed(d: float) -> int:
 
 
 def parts(options: Options) -> list[studies.Part]:
-    common: dict[str, Any] = {"width": options.width, "seed": range(options.seeds)}
-    common["initialization"] = "spanned"
-    first, second = [], []
+    made = {"vardi": first_paper, "frei": second_paper}
+    return [part(options) for name, part in made.items() if options.part in ("both", name)]
+
+
+def common(options: Options) -> dict[str, Any]:
+    return {
+        "width": options.width,
+        "seed": range(options.seeds),
+        "initialization": "spanned",
+    }
+
+
+def first_paper(options: Options) -> studies.Part:
+    runs = []
     for d in options.d:
         ambient: dict[str, Any] = {"data_ambient": d, "init_ambient": d, "samples": allowed(d)}
         measure = [jk.Flips, AtKKTPoint]
-        first += jk.grid(data="span", **ambient, **common, measure=measure)
+        runs += jk.grid(data="span", **ambient, **common(options), measure=measure)
+    return studies.Part(
+        runs,
+        "vardi",
+        claims=claims,
+        panels=[studies.Panel("sizes", drawn)],
+        texts=[studies.Text("ledger", measurements.ledger_table)],
+        forget=True,
+    )
+
+
+def second_paper(options: Options) -> studies.Part:
+    runs = []
     quiet = [(d, 1 / sqrt(d), options.orthogonal_clusters) for d in options.orthogonal_d]
     for d, sigma, k in [*quiet, *((1e7, 1.0, k) for k in options.noisy_clusters)]:
-        second += jk.grid(
+        runs += jk.grid(
             data=jk.data.Clusters(
                 clusters=k,
                 sigma=sigma,
@@ -114,22 +137,11 @@ def parts(options: Options) -> list[studies.Part]:
                 ambient=d,
             ),
             init_ambient=d,
-            **common,
+            **common(options),
             measure=[jk.ClusterFlips, jk.Ledger],
         )
     texts = [studies.Text("ledger", measurements.ledger_table)]
-    both = {
-        "vardi": studies.Part(
-            first,
-            "vardi",
-            claims=claims,
-            panels=[studies.Panel("sizes", drawn)],
-            texts=texts,
-            forget=True,
-        ),
-        "frei": studies.Part(second, "frei", claims=frei_claims, texts=texts),
-    }
-    return [part for name, part in both.items() if options.part in ("both", name)]
+    return studies.Part(runs, "frei", claims=frei_claims, texts=texts)
 
 
 def rows(results: xr.Dataset) -> pd.DataFrame:

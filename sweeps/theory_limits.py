@@ -161,6 +161,15 @@ PRESETS = {
 
 
 def parts(options: Options) -> list[studies.Part]:
+    made = {
+        "constructions": constructed,
+        "probabilities": lambda asked: limits_probabilities.part(asked.odds_d, asked.draws),
+        "smallest-d": lambda _: limits_smallest.part(),
+    }
+    return [part(options) for name, part in made.items() if options.part in ("all", name)]
+
+
+def constructed(options: Options) -> studies.Part:
     common: dict[str, Any] = {"alpha": 1.0, "d": options.d, "width": options.width}
     common["seed"] = range(options.seeds)
     clustered: dict[str, Any] = {
@@ -173,18 +182,13 @@ def parts(options: Options) -> list[studies.Part]:
         *jk.grid(data=["sphere", Axes], measure=OnSamples, **common),
         *jk.grid(**clustered, measure=OnClusters, **common),
     ]
-    all_parts = [
-        studies.Part(
-            trained,
-            "constructions",
-            claims=claims,
-            panels=[studies.Panel("constructions", drawn)],
-            texts=[studies.Text("sizes", table)],
-        ),
-        limits_probabilities.part(options.odds_d, options.draws),
-        limits_smallest.part(),
-    ]
-    return [part for part in all_parts if options.part in ("all", part.name)]
+    return studies.Part(
+        trained,
+        "constructions",
+        claims=claims,
+        panels=[studies.Panel("constructions", drawn)],
+        texts=[studies.Text("sizes", table)],
+    )
 
 
 def classifiers(results: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:

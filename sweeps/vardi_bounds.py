@@ -179,19 +179,19 @@ def parts(options: Options) -> list[studies.Part]:
     measure = [jk.Flips, Bounds(largest=options.polish)]
     common: dict[str, Any] = {"width": options.width, "seed": range(options.seeds)}
     common["measure"] = measure
-    kinds = {
-        "few": jk.grid(**common, d=options.large_d, samples=options.few),
-        "alphas": jk.grid(**common, d=options.d, alpha=options.alpha),
+    kinds: dict[str, dict[str, Any]] = {
+        "few": {"d": options.large_d, "samples": options.few},
+        "alphas": {"d": options.d, "alpha": options.alpha},
     }
     return [
         studies.Part(
-            runs,
+            jk.grid(**common, **sizes),
             name,
             claims=claims,
             texts=[studies.Text("bounds", table)],
             panels=[studies.Panel("bounds", drawn)],
         )
-        for name, runs in kinds.items()
+        for name, sizes in kinds.items()
         if options.part in ("both", name)
     ]
 

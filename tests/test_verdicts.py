@@ -8,10 +8,13 @@ import jaxkkt as jk
 from jaxkkt import studies
 from sweeps import (
     frei_claims,
+    frei_clusters,
+    frei_open,
     frei_open_claims,
     limits_probabilities,
     theorem_regime,
     theory_limits,
+    vardi_bounds,
     vardi_bounds_claims,
     vardi_claims,
 )
@@ -242,3 +245,22 @@ class TestRegime:
             table = self.table(status=status, clusters=[4]).drop_vars("polish_status")
             table = table.assign({name: table.z_norm * 0 for name in names})
             assert verdicts(theorem_regime.frei_claims(table)) == [holds] * 3
+
+
+@pytest.mark.parametrize(
+    ("study", "part", "other"),
+    [
+        (frei_clusters, "flips --d 20 --clusters 4 100", "limit"),
+        (frei_open, "many --samples", "separable"),
+        (vardi_bounds, "alphas --few", "few"),
+        (theorem_regime, "vardi --noisy-clusters 0", "frei"),
+        (theory_limits, "constructions --odds-d 1", "probabilities"),
+    ],
+)
+def test_what_another_part_cannot_have_is_no_error_of_this_one(
+    study, part, other, tmp_path, capsys
+):
+    arguments = [*part.split(), "--dry-run", "--out", str(tmp_path)]
+    assert study.STUDY.main(["--part", *arguments]) == 0
+    assert study.STUDY.main(["--part", other, *arguments[1:]]) == 2
+    assert "error: " in capsys.readouterr().err
