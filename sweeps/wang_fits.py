@@ -35,15 +35,15 @@ def fit(d: np.ndarray, values: np.ndarray) -> Fit | None:
     return Fit(line.slope, line.slope - reach, line.slope + reach)
 
 
-def crossing(sizes: np.ndarray, accuracy: np.ndarray) -> float:
-    """Where accuracy first crosses 1/2, between two sizes on logarithms; NaN where it does not.
+def crossing(sizes: np.ndarray, accuracy: np.ndarray, rises: bool) -> float:
+    """Where accuracy first rises above 1/2, or falls to it, between two sizes on logarithms.
 
-    Sizes without an accuracy are left out.
+    NaN where it does not. Sizes without an accuracy are left out.
     """
     there = np.isfinite(accuracy)
     sizes, accuracy = sizes[there], accuracy[there]
     above = accuracy > 0.5
-    changes = np.flatnonzero(above[1:] != above[:-1])
+    changes = np.flatnonzero((above[1:] != above[:-1]) & (above[1:] == rises))
     if not changes.size:
         return float("nan")
     i = changes[0]

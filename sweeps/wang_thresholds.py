@@ -17,6 +17,8 @@ from .wang_fits import TOLERANCE, crossing, fit
 
 # What the panels vary, and the paper's constant over the square root of the first.
 AXES = {"left": ("d", "radius", 5), "right": ("width", "weight_radius", 25)}
+# Accuracy falls as perturbations grow, and rises with the ball.
+RISES = {"left": False, "right": True}
 ATTACKS = {
     "robust_accuracy": "attack of Algorithm 1",
     "robust_accuracy_normalized": "normalized steps",
@@ -33,8 +35,8 @@ def thresholds(results: xr.Dataset, panel: str) -> list[Claim]:
     for name, attack in ATTACKS.items():
         mean = shown[name].mean("seed")
         sizes, reach = shown[along].values, mean[across].values
-        at = np.array([crossing(reach, mean.sel({along: n}).values) for n in sizes])
-        listed = crossings(at, [f"({symbol} = {n})" for n in sizes], reach)
+        at = np.array([crossing(reach, mean.sel({along: n}).values, RISES[panel]) for n in sizes])
+        listed = crossings(at, [f"({symbol} = {n})" for n in sizes], reach, RISES[panel])
         text = f"robust accuracy changes at {what} = {claimed}/sqrt({symbol}), {attack}"
         law = fit(sizes, at)
         if law is None:
@@ -47,7 +49,7 @@ def thresholds(results: xr.Dataset, panel: str) -> list[Claim]:
     return found
 
 
-def crossings(at: np.ndarray, where: Sequence[str], reach: np.ndarray) -> str:
+def crossings(at: np.ndarray, where: Sequence[str], reach: np.ndarray, rises: bool) -> str:
     """Where accuracy crosses 1/2, and where it does not in all that was tried."""
     found = [f"{a:.3f} {there}" for a, there in zip(at, where, strict=True) if np.isfinite(a)]
     none = [there for a, there in zip(at, where, strict=True) if not np.isfinite(a)]
@@ -56,7 +58,8 @@ def crossings(at: np.ndarray, where: Sequence[str], reach: np.ndarray) -> str:
         told.append(f"no crossing can be told from {reach[0]:g} alone {', '.join(none)}")
     elif none:
         tried = f"between {min(reach):g} and {max(reach):g}"
-        told.append(f"does not cross 1/2 {tried} {', '.join(none)}")
+        way = "rise" if rises else "fall"
+        told.append(f"does not {way} through 1/2 {tried} {', '.join(none)}")
     return "; ".join(told)
 
 
