@@ -9,15 +9,20 @@ import jaxkkt as jk
 from jaxkkt import plotting, studies
 
 
-def counted(results: xr.Dataset) -> xr.Dataset:
-    """Over d, the counts (samples or alpha) and seed; only of runs that converged and flipped."""
+def converged(results: xr.Dataset) -> xr.Dataset:
+    """Over d, the counts (samples or alpha) and seed; only of runs that converged."""
     for name in ("d", "seed"):
         results = results if name in results.dims else results.expand_dims(name)
     by = "alpha" if "alpha" in results.dims else "samples"
     results = results if by in results.dims else results.expand_dims(by)
     results = results.isel({name: 0 for name in results.dims if name not in ("d", "seed", by)})
-    results = results.where(results.status == jk.Status.CONVERGED)
-    return results.where(np.isfinite(results.flip_size_exact)).rename({by: "count"})
+    return results.where(results.status == jk.Status.CONVERGED).rename({by: "count"})
+
+
+def counted(results: xr.Dataset) -> xr.Dataset:
+    """Those that flipped as well."""
+    results = converged(results)
+    return results.where(np.isfinite(results.flip_size_exact))
 
 
 def _named(results: xr.Dataset) -> str:
@@ -25,7 +30,7 @@ def _named(results: xr.Dataset) -> str:
 
 
 def claims(results: xr.Dataset) -> list[studies.Claim]:
-    by, one = _named(results), counted(results)
+    by, one, trained = _named(results), counted(results), converged(results)
     c = one.flip_size_exact
     found = []
     for prefix, measured, text in (
@@ -48,8 +53,11 @@ def claims(results: xr.Dataset) -> list[studies.Claim]:
             f"{float((z / np.sqrt(one.d)).min()):.2f} to {float((z / np.sqrt(one.d)).max()):.2f}"
         )
         few = int(ratio.count())
-        holds = bool(ratio.max() <= 1) if few else None
-        found.append(studies.Claim(f"there c <= |z|: {few} runs", told if few else "none", holds))
+        text, told = f"there c <= |z|: {few} runs", told if few else "none"
+        inside = trained.where(trained[f"{prefix}applies"] == 1)
+        # The polished point's own c is among what is compared.
+        none = 0 if prefix == "polished_" else studies.unflipped(inside, "flip_size_exact")
+        found.append(studies.judged(text, told, ratio.max() <= 1, ratio.max(), unflipped=none))
     inside = one.bound / np.sqrt(one.d)
     if inside.count():
         told = f"{float(inside.min()):.1f} sqrt(d) at the least"
@@ -60,11 +68,12 @@ def claims(results: xr.Dataset) -> list[studies.Claim]:
     text = "the robust network is not flipped within its radius, along the same direction"
     found.append(studies.judged(text, told, gap.min() >= 1, gap.min()))
     for n in one["count"].values:
-        found.append(_robust_claim(one.sel(count=n), f"{by} = {n:g}"))
+        none = studies.unflipped(trained.sel(count=n).isel(d=-1), "flip_size_exact")
+        found.append(_robust_claim(one.sel(count=n), f"{by} = {n:g}", none))
     return found
 
 
-def _robust_claim(one: xr.Dataset, at: str) -> studies.Claim:
+def _robust_claim(one: xr.Dataset, at: str, unflipped: int) -> studies.Claim:
     """From which dimension on the robust network's radius is above the mean c."""
     c, radius = (one[name].mean("seed") for name in ("flip_size_exact", "radius"))
     more = (radius > c).values
@@ -73,7 +82,7 @@ def _robust_claim(one: xr.Dataset, at: str) -> studies.Claim:
     told += f"{float(radius[-1]):.2f}, d = {int(one.d[0])} to {int(one.d[-1])}; larger "
     told += f"from d = {int(one.d[len(more) - after])} on" if after else "not at the largest"
     text = f"the robust radius is larger than c, {at}"
-    return studies.judged(text, told, bool(after), c[-1], radius[-1])
+    return studies.judged(text, told, bool(after), c[-1], radius[-1], unflipped=unflipped)
 
 
 def table(results: xr.Dataset) -> str:

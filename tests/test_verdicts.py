@@ -171,6 +171,10 @@ def test_open_questions_and_bounds_of_failed_runs_are_not_decided():
     assert verdicts(good) == [True] * 10
     failed = vardi_bounds_claims.claims(rows(values, status=FAILED, **axes))
     assert verdicts(failed) == [None] * 9  # of Lemma C.9 there is nothing to say
+    missed = unflipped(rows(values, **axes), "flip_size_exact", d=200, samples=4, seed=0)
+    found = vardi_bounds_claims.claims(missed)
+    assert verdicts(found, "there c <= |z|") == [False, False, True]
+    assert verdicts(found, "radius is larger") == [True, False]
 
 
 class TestLimits:
