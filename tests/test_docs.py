@@ -113,7 +113,7 @@ def test_a_folder_that_is_extended_and_read(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     for line in printed:
         assert f"```text\n{line}\n```" in (DOCS / "stores.md").read_text()
-    assert len(printed) == 2
+    assert len(printed) == 3
 
 
 @pytest.mark.slow

@@ -98,6 +98,14 @@ class TestSpec:
         batch = Blobs(d=5, samples=4, sigma=jnp.array([0.5, 1.0]))
         assert jax.vmap(lambda spec: 2 * spec.sigma)(batch).tolist() == [1, 2]
 
+    def test_a_class_has_fields_in_place_of_an_init(self):
+        """It failed with a FrozenInstanceError, or set what no name told apart."""
+        with pytest.raises(ValueError, match="Mine has an __init__ of its own: give it fields"):
+
+            class Mine(jk.Measurement):
+                def __init__(self, size):
+                    object.__setattr__(self, "size", size)
+
     @pytest.mark.parametrize("value", [[0.1, 0.2], np.array([0.1, 0.2]), jnp.array([0.1, 0.2])])
     def test_several_numbers_in_one_field_are_told_with_what_to_do(self, value):
         run = one(optimizer=jk.optimizer(optax.sgd, learning_rate=value))

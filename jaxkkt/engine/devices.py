@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 import jax
@@ -138,20 +138,19 @@ def alone() -> Iterator[None]:
 
     That is the process's setting: threads may be within at once, and the last one out restores it.
     """
-    global _within
     with _LOCK:
         _LIMITS.enter_context(_libraries(len(sys.modules)).limit(limits=1, user_api="blas"))
-        _within += 1
+        _WITHIN.append(get_ident())
     try:
         yield
     finally:
         with _LOCK:
-            _within -= 1
-            if not _within:
+            _WITHIN.remove(get_ident())
+            if not _WITHIN:
                 _LIMITS.close()
 
 
-_LOCK, _LIMITS, _within = Lock(), ExitStack(), 0
+_LOCK, _LIMITS, _WITHIN = Lock(), ExitStack(), list[int]()
 
 
 @lru_cache(maxsize=1)

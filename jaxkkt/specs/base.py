@@ -80,6 +80,11 @@ class Spec:
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "__init__" in vars(cls):  # what it set would be in no run's name
+            raise ValueError(
+                f"{cls.__name__} has an __init__ of its own: give it fields, as `sigma: jk.Number "
+                "= 1.0`, and check them in __post_init__"
+            )
         dataclass(frozen=True, kw_only=kw_only)(cls)
         hints = _own_hints(cls)
         cls._numeric = {**cls._numeric, **_numeric_fields(hints)}
