@@ -212,6 +212,7 @@ def test_multipliers_are_those_of_the_one_sided_certificate(trained, found):
     np.testing.assert_array_equal(got[6:], 0)
 
 
+@pytest.mark.slow
 def test_multipliers_of_a_network_of_zeros_are_numbers(trained):
     params, data = trained
     found = multipliers(jax.tree.map(jnp.zeros_like, params), *data)

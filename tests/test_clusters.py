@@ -334,11 +334,13 @@ class TestAlongTheDirection:
         assert found["cluster_flipped"].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
         assert found["cluster_flip_half"] == pytest.approx(0.4)
 
+    @pytest.mark.slow
     def test_sizes_are_in_units_of_the_dimension_that_is_told(self):
         """That of points in coordinates of their span, of which there are fewer."""
         found = self.measured([1, -1, 0], [-0.4, 0.4, 1], [1, 1, -0.2], [[1, 0]], d=8.0)
         assert found["cluster_flipped"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
 
+    @pytest.mark.slow
     def test_an_output_of_0_is_an_error(self):
         assert self.measured([1, 0], [0, 0], [1, 0], [[-1, 0], [1, 0]])["test_error"] == 0.5
 

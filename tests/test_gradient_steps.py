@@ -153,6 +153,7 @@ def test_how_far_neurons_moved_where_v_is_trained_too(lazy):
 
 
 @pytest.mark.parametrize("published", [False, True])
+@pytest.mark.slow
 def test_means_are_over_the_points_that_count(lazy, published):
     params, x = lazy
     x = np.array(x).astype(np.float32)

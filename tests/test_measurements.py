@@ -425,6 +425,7 @@ class TestFlips:
             for name in ("flip_size", "flip_size_exact", "flip_size_least"):
                 assert np.isfinite(found[name]) == finite, name
 
+    @pytest.mark.slow
     def test_points_that_cancel_have_no_direction(self):
         params = jk.Params(*map(jnp.array, ([[1.0], [-1.0]], [0.0, 0.0], [1.0, 1.0])))
         data = Dataset(jnp.array([[1.0], [-1.0]]), jnp.ones(2))

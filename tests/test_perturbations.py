@@ -294,6 +294,7 @@ def test_second_call_does_not_compile():
 # --- transfer ---
 
 
+@pytest.mark.slow
 def test_transfer_takes_its_slack_and_leaves_padding_out():
     params, x, y, _, _ = classified(5, k=60)
     one, other = (jax.tree.map(lambda p, i=i: p + _noise(i, p), params) for i in range(2))

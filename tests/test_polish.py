@@ -84,6 +84,7 @@ def test_the_numbers_that_come_with_a_polish_are_as_defined(case):
     assert 0 < polished.steps < 100
 
 
+@pytest.mark.slow
 def test_neurons_without_an_output_or_active_on_padding_alone_are_not_live():
     # The third has no output; the last is active between 0 and x1 = 1/2.
     w, b = [[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [-2.0, 0.0]], [0.1, 0.1, 0.1, 1.0]

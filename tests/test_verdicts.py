@@ -95,6 +95,7 @@ class TestFlips:
         assert verdicts(found, "does not matter") == [None] * 2
         assert verdicts(found, "O(sqrt(d/k))") == [False] * 2
 
+    @pytest.mark.slow
     def test_the_limit(self):
         names = ("cluster_flip_99", "means_flip", "flip_size_exact", "trained_on_means")
         values = {**dict.fromkeys(names, 12.0), "promised": 186.0}
