@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -140,17 +140,18 @@ def alone() -> Iterator[None]:
     """
     with _LOCK:
         _LIMITS.enter_context(_libraries(len(sys.modules)).limit(limits=1, user_api="blas"))
-        _WITHIN.append(get_ident())
+        _WITHIN.append(None)
     try:
         yield
     finally:
         with _LOCK:
-            _WITHIN.remove(get_ident())
+            _WITHIN.pop()
             if not _WITHIN:
                 _LIMITS.close()
 
 
-_LOCK, _LIMITS, _WITHIN = Lock(), ExitStack(), list[int]()
+# A list, one entry for each that is within: a number bound anew makes the package look changed.
+_LOCK, _LIMITS, _WITHIN = Lock(), ExitStack(), list[None]()
 
 
 @lru_cache(maxsize=1)
