@@ -30,7 +30,7 @@ import numpy as np
 import jaxkkt as jk
 from benchmarks import timing
 from benchmarks.stages import replaced, stages
-from jaxkkt.engine import draws, measuring, merging
+from jaxkkt.engine import draws, measuring, planning
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import alone
 from jaxkkt.engine.lanes import run_bucket
@@ -288,7 +288,7 @@ def random_search(count: int, seed: int = 0) -> list[dict[str, Any]]:
     rows, runs = [], list(found.values())
     names = "OPERATIONS_OF_NO_MATTER", "OPERATIONS_PER_COMPILATION"
     for share in (1, 0.1, 0.03):
-        with replaced(*((merging, name, share * getattr(merging, name)) for name in names)):
+        with replaced(*((planning, name, share * getattr(planning, name)) for name in names)):
             started = time.perf_counter()
             planned = jk.plan_sweep(runs).buckets
             seconds = time.perf_counter() - started

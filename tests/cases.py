@@ -1,6 +1,7 @@
 """Small problems, batches of them, and how results are compared."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import jaxkkt as jk
 from jaxkkt import datasets, networks, single
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import slots
+from jaxkkt.engine.planning import plan
 from jaxkkt.networks import Params
 from jaxkkt.store import Store
 
@@ -17,6 +19,20 @@ CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1
 
 
 sweep = partial(jk.sweep, progress=False)
+
+
+def planned_for(runs, platform="cpu"):
+    return plan(runs, [SimpleNamespace(platform=platform)])
+
+
+def mixed_grid() -> list[jk.Run]:
+    measured = {"measure": squared_norm}
+    return [
+        *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5], **measured),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"], **measured),
+        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], init_scale=[0.5], **measured),
+        *jk.grid(d=[9], alpha=[1.0], width=[20], seed=[3], data=["gaussian"], **measured),
+    ]
 
 
 def refuse_to_draw(monkeypatch, seed):

@@ -69,18 +69,6 @@ def test_sizes_that_share_a_bucket_are_measured_by_one_program(compiled):
     assert set(programs_of(compiled).values()) == {1}
 
 
-def test_buckets_that_share_draws_take_turns_as_long():
-    """Else each would compile its own."""
-    few = jk.grid(d=100, samples=100, width=1000, seed=range(3))
-    many = jk.grid(d=100, samples=40, width=1000, seed=range(57))
-    buckets = jk.plan_sweep([*many, *few]).buckets
-    assert len(buckets) == 2
-    assert len({b.shared for b in buckets}) == 1
-    assert {b.turn for b in buckets} == {1}
-    (alone,) = jk.plan_sweep(many).buckets
-    assert alone.turn > 1
-
-
 def programs_of(names):
     """How often each program of the engine is among them. Two threads may both compile the same
     single operation, so these are counted with some room."""

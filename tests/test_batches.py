@@ -148,7 +148,7 @@ class TestDraws:
     def test_runs_beside_one_of_the_buckets_own_size_are_drawn_at_theirs(self, own, monkeypatch):
         """Draws of one size, in a sweep so large that its shapes are not rounded: the device draws
         the runs of that size, the host the others."""
-        monkeypatch.setattr(planning, "SECONDS_PER_PROGRAM", 0.0)
+        monkeypatch.setattr(planning, "SECONDS_OF_ROUNDING", 0.0)
 
         def blobs(key, samples, dim):
             y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)

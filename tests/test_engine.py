@@ -1,4 +1,4 @@
-"""The engine: plans, lanes, streams and results."""
+"""The engine: lanes, streams and results."""
 
 import json
 import re
@@ -6,7 +6,6 @@ from collections import deque
 from contextlib import suppress
 from itertools import chain
 from threading import Barrier
-from types import SimpleNamespace
 
 import chex
 import jax
@@ -14,103 +13,18 @@ import numpy as np
 import optax
 import pytest
 import xarray as xr
-from cases import squared_norm, sweep
+from cases import mixed_grid, planned_for, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import costs, lane_counts, lanes, results, slots, streams
+from jaxkkt.engine import lane_counts, lanes, results, slots, streams
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share, plan
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.summaries import told_by
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import trajectories
 from jaxkkt.training import Status
-
-
-def planned_for(runs, platform="cpu"):
-    return plan(runs, [SimpleNamespace(platform=platform)])
-
-
-def mixed_grid() -> list[jk.Run]:
-    measured = {"measure": squared_norm}
-    return [
-        *jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20, 30], seed=[3, 5], **measured),
-        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"], **measured),
-        *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], init_scale=[0.5], **measured),
-        *jk.grid(d=[9], alpha=[1.0], width=[20], seed=[3], data=["gaussian"], **measured),
-    ]
-
-
-class TestPlan:
-    def test_every_run_has_one_place_that_holds_it(self):
-        runs = mixed_grid()
-        planned = planned_for(runs)
-        assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
-        for b in planned:
-            assert b.lanes in (16, 32)
-            assert b.slots % b.lanes == 0
-            for r in b.runs:
-                assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
-                assert r.protocol == b.runs[0].protocol
-                assert b.representation == r.protocol.representation_for(r.samples, r.d)
-
-    def test_padding_is_bounded_and_shapes_are_shared(self):
-        runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
-        planned = planned_for(runs)
-        shapes = {(r.samples, r.d, r.width) for r in runs}
-        assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
-        assert len(planned) < len(shapes) / 2
-
-    def test_a_bucket_of_few_inputs_and_many_neurons_costs_its_products(self):
-        """Sizes in another order give other costs, where d and k differ."""
-        wide, square = (
-            planned_for(jk.grid(d=d, samples=m, width=k, seed=0))[0]
-            for d, m, k in ((100, 100, 8000), (700, 189, 1000))
-        )
-        per_element = costs.OPERATIONS_PER_ELEMENT
-        assert wide.representation == square.representation == "gram"
-        assert wide.padded_work == wide.useful_work == (2 * 100 + per_element) * 100 * 8000
-        assert wide.padded_work > square.padded_work == (2 * 189 + per_element) * 189 * 1000
-        assert wide.step_flops == 2 * 100 * 100 * 8000
-
-    def test_depends_on_the_runs_and_not_their_order(self):
-        runs = mixed_grid()
-        assert planned_for(runs) == planned_for(runs[::-1])
-
-    def test_an_accelerator_runs_many_lanes_and_a_cpu_many_streams(self):
-        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
-        (bucket,) = planned_for(runs, "gpu")
-        assert 8 <= bucket.lanes <= 40
-        on_cpu = lane_counts.streams(planned_for(runs), jax.devices("cpu"))
-        assert on_cpu == min(40, lane_counts.cores())
-        huge = planned_for(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
-        assert lane_counts.streams(huge, jax.devices("cpu")) == 1
-
-    def test_an_accelerator_never_has_one_lane(self):
-        """A batch of one is compiled to other bits."""
-        for seeds in (1, 2, 3):
-            (bucket,) = planned_for(jk.grid(d=8, samples=6, width=20, seed=range(seeds)), "gpu")
-            assert bucket.lanes >= 2
-
-    def test_a_ball_keeps_the_initial_weights_too(self):
-        ball = jk.lazy.lazy_flow(1.0)
-        inside, free = (
-            planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].slot_bytes
-            for protocol in (ball, ball.replace(ball=None))
-        )
-        assert inside - free == 4 * 8 * 30
-
-    def test_mini_batches_and_full_batches_are_kept_apart(self):
-        runs = jk.grid(d=8, alpha=[1.0, 1.2], seed=0, protocol="paper", batch_size=10)
-        planned = planned_for(runs)
-        assert [b.samples for b in planned] == [8, 12]
-
-    def test_describes_the_cost(self):
-        text = str(jk.plan_sweep(mixed_grid()))
-        for word in ("runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
-            assert word in text
 
 
 class TestRuns:
@@ -372,12 +286,6 @@ def test_columns_of_rows_that_have_other_names_in_turn():
         "b": ([0, 1, 2, 3], [2, 3, 5, 6]),
         "c": ([3], [7]),
     }
-
-
-def test_a_few_runs_more_have_the_slots_of_those_before():
-    counts = [1, 31, 32, 64, 95, 96, 127, 128, 191, 192]
-    runs = [lane_counts.runs_of_a_lane(4, count, 1e6, 1000) for count in counts]
-    assert runs == [1, 1, 1, 2, 2, 3, 3, 4, 4, 6]
 
 
 class TestCombinations:

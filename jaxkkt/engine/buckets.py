@@ -72,11 +72,6 @@ class Bucket:
         """After how many it looks which runs have ended: an accelerator waits for the host then."""
         return TRIPS_OF_AN_ACCELERATOR if self.side_by_side else 1
 
-    @property
-    def shared(self) -> tuple[Any, ...]:
-        """What buckets have in common that share draws and measurements: turns are as long, too."""
-        return self.drawn_at, self.measured_at, self.lanes, self.side_by_side
-
     @cached_property
     def guessed_steps(self) -> float:
         """How many steps a run takes, roughly."""

@@ -1,15 +1,10 @@
 """Which shapes share a compiled program: padding against compilation."""
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-
-# Compiling a bucket takes about as long as this many operations: shapes are merged when the
-# padding that this adds costs less.
-OPERATIONS_PER_COMPILATION = 1e11
-# Padding of less than this is not worth a thought beside a compilation, whatever its share.
-OPERATIONS_OF_NO_MATTER = 1e10
 
 
 class Shape(NamedTuple):
@@ -24,14 +19,15 @@ class Shape(NamedTuple):
 def merge(
     counts: Mapping[tuple[int, int, int], int],
     work_of: Callable[..., Any],
-    steps: int,
-    allowed: float,
+    compilation: float,
+    no_matter: float = 0.0,
+    allowed: float = inf,
 ) -> tuple[list[Shape], float]:
     """The shapes in as few groups as pay, and the padding that is still allowed after that.
 
     Starting from one group a shape, the pair whose union adds the least padding is merged while
-    that costs less than a compilation over `steps` steps and no more than is `allowed`, or does not
-    matter. `counts` are the runs of every shape, `work_of` a step's operations of sizes m, d, k.
+    that costs no more than a `compilation` and than is `allowed`, or is of `no_matter`. `counts`
+    are the runs of every shape, `work_of` what a run of sizes m, d, k costs, in any unit.
     """
     parts = [[shape] for shape in sorted(counts)]
     sizes = np.array(sorted(counts))
@@ -50,8 +46,8 @@ def merge(
     for _ in everyone[1:]:
         i, j = sorted(divmod(int(cost.argmin()), len(parts)))
         least = cost[i, j]
-        if least * steps > OPERATIONS_OF_NO_MATTER:
-            if least > allowed or least * steps > OPERATIONS_PER_COMPILATION:
+        if least > no_matter:
+            if least > min(allowed, compilation):
                 break
             allowed -= least
         parts[i] += parts[j]

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,10 +29,16 @@ from jaxkkt.specs.same import Same, by_identity
 log = logging.getLogger("jaxkkt")
 
 LARGEST_PADDING_SHARE = 0.25
-# Drawing and measuring a network takes about so long for each of m k numbers, and compiling that so
-# long: buckets of few runs share programs of round sizes, others have their own.
-SECONDS_PER_ELEMENT = 1.5e-7
+# Compiling what trains in a bucket takes about as long as this many operations.
+OPERATIONS_PER_COMPILATION = 1e11
+# Padding of less than this is not worth a thought beside a compilation, whatever its share.
+OPERATIONS_OF_NO_MATTER = 1e10
+# Drawing and measuring a network takes a thread about so long for each number of its weights, its
+# points and its preactivations, and compiling that so long.
+SECONDS_PER_ELEMENT = 2e-8
 SECONDS_PER_PROGRAM = 2.0
+# Round sizes, whose programs another sweep may find compiled, are worth so much padding.
+SECONDS_OF_ROUNDING = 0.2
 
 
 def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
@@ -42,7 +47,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
     Only runs whose protocols differ in numbers alone share a bucket, and of these only those of one
     representation and batch, and those that share trajectories or none of them. Their shapes share
     one where `merging.merge` says that padding is cheaper than compiling, while it stays below
-    `LARGEST_PADDING_SHARE` of all work.
+    `LARGEST_PADDING_SHARE` of all work. So do the shapes at which buckets draw and measure.
     """
     alike: dict[tuple[bool, Same], list[Trajectory]] = {}
     for one in trajectories(runs):
@@ -63,16 +68,14 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         merged = [Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
+            most, free = OPERATIONS_PER_COMPILATION, OPERATIONS_OF_NO_MATTER
             steps = protocol.guessed_steps
-            merged, allowed = merge(counts, kind.work, steps, allowed)
+            merged, allowed = merge(counts, kind.work, most / steps, free / steps, allowed)
             merged = [part for union in merged for part in _inert(union, by_shape)]
         for union in merged:
             some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
             found.append(_bucket(some, union, kind, devices))
-    least: dict[Any, int] = {}
-    for b in found:
-        least[b.shared] = min(b.slots, least.get(b.shared, b.slots))
-    found = [replace(b, slots=least[b.shared]) for b in found]
+    found = _sharing_programs(found)
     return sorted(found, key=lambda b: (b.padded_work / len(b.runs), b.describe()))
 
 
@@ -171,8 +174,8 @@ def _bucket(
             lanes, len(found), operations * protocol.guessed_steps, of_one
         )
     round_sizes = round_up(m), round_up(d), round_up(k)
-    wasted = len(runs) * (prod(round_sizes[::2]) - m * k) * SECONDS_PER_ELEMENT
-    at = tight if wasted > SECONDS_PER_PROGRAM else round_sizes
+    wasted = len(runs) * (_seconds(*round_sizes) - _seconds(*tight))
+    at = tight if wasted > SECONDS_OF_ROUNDING else round_sizes
     any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
     exact = list(some) == [tight] and not any_size
     return Bucket(
@@ -189,6 +192,30 @@ def _bucket(
         resumes=kind.resumes,
         starts=any("start" in one.needs() for run in kinds for one in _all_measured(run)),
     )
+
+
+def _seconds(m: Any, d: Any, k: Any) -> Any:
+    """What a thread takes to draw and measure a network of a size, or each of arrays of them."""
+    return SECONDS_PER_ELEMENT * (m * d + k * d + m * k)
+
+
+def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """These buckets, those of few runs at shapes that they share, and in turns as long."""
+    alike: dict[tuple[int, bool], list[Bucket]] = {}
+    for b in buckets:
+        alike.setdefault((b.lanes, b.side_by_side), []).append(b)
+    found = []
+    for same in alike.values():
+        counts: dict[tuple[int, int, int], int] = {}
+        for b in same:
+            counts[b.measured_at] = counts.get(b.measured_at, 0) + len(b.runs)
+        for union in merge(counts, _seconds, SECONDS_PER_PROGRAM)[0]:
+            sharing = [b for b in same if b.measured_at in union.parts]
+            slots, at = min(b.slots for b in sharing), (union.m, union.d, union.k)
+            for b in sharing:
+                drawn_at = at if b.drawn_at == b.measured_at else b.drawn_at
+                found.append(replace(b, slots=slots, drawn_at=drawn_at, measured_at=at))
+    return found
 
 
 def _all_measured(run: Run) -> tuple[Measurement, ...]:

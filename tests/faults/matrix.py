@@ -215,7 +215,7 @@ FAULTS = (
         "empty lanes, at least two on an accelerator, the same bits",
         (
             "test_engine.py::test_bits_depend_neither_on_lane",
-            "test_engine.py::test_an_accelerator_never_has_one_lane",
+            "test_planning.py::test_an_accelerator_never_has_one_lane",
         ),
     ),
     Fault(

@@ -480,7 +480,7 @@ PROTECTIONS = (
         "engine/lane_counts.py",
         "    lanes = np.arange(2, max(2, min(most, trajectories)) + 1)\n",
         "    lanes = np.arange(1, max(1, min(most, trajectories)) + 1)\n",
-        "test_engine.py::TestPlan",
+        "test_planning.py::TestPlan",
     ),
     Protection(
         39,

@@ -135,7 +135,7 @@ def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
 
 def round_up(size: int) -> int:
     """The size that draws and measurements are compiled for: few, and not much larger."""
-    return 256 if size <= 256 else -(-size // 1024) * 1024
+    return next((most for most in (64, 256) if size <= most), -(-size // 1024) * 1024)
 
 
 def require_finite(name: str, value: Any) -> None:

@@ -1,0 +1,152 @@
+"""Plans: which runs share a bucket, and which buckets share draws and measurements."""
+
+import jax
+import pytest
+from cases import mixed_grid, planned_for
+
+import jaxkkt as jk
+from jaxkkt.engine import costs, lane_counts
+from jaxkkt.engine.merging import merge
+from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share
+
+
+class TestPlan:
+    def test_every_run_has_one_place_that_holds_it(self):
+        runs = mixed_grid()
+        planned = planned_for(runs)
+        assert sorted(r.name for b in planned for r in b.runs) == sorted(r.name for r in runs)
+        for b in planned:
+            assert b.lanes in (16, 32)
+            assert b.slots % b.lanes == 0
+            for r in b.runs:
+                assert (r.samples, r.d, r.width) <= (b.samples, b.d, b.width)
+                assert r.protocol == b.runs[0].protocol
+                assert b.representation == r.protocol.representation_for(r.samples, r.d)
+
+    def test_padding_is_bounded_and_shapes_are_shared(self):
+        runs = jk.grid(d=range(20, 101, 5), alpha=[0.5, 0.8, 1.0, 1.2, 1.5], seed=range(2))
+        planned = planned_for(runs)
+        shapes = {(r.samples, r.d, r.width) for r in runs}
+        assert 0 < padding_share(planned) <= LARGEST_PADDING_SHARE
+        assert len(planned) < len(shapes) / 2
+
+    def test_a_bucket_of_few_inputs_and_many_neurons_costs_its_products(self):
+        """Sizes in another order give other costs, where d and k differ."""
+        wide, square = (
+            planned_for(jk.grid(d=d, samples=m, width=k, seed=0))[0]
+            for d, m, k in ((100, 100, 8000), (700, 189, 1000))
+        )
+        per_element = costs.OPERATIONS_PER_ELEMENT
+        assert wide.representation == square.representation == "gram"
+        assert wide.padded_work == wide.useful_work == (2 * 100 + per_element) * 100 * 8000
+        assert wide.padded_work > square.padded_work == (2 * 189 + per_element) * 189 * 1000
+        assert wide.step_flops == 2 * 100 * 100 * 8000
+
+    def test_depends_on_the_runs_and_not_their_order(self):
+        runs = mixed_grid()
+        assert planned_for(runs) == planned_for(runs[::-1])
+
+    def test_an_accelerator_runs_many_lanes_and_a_cpu_many_streams(self):
+        runs = jk.grid(d=[8], alpha=[1.0], width=[20], seed=range(40))
+        (bucket,) = planned_for(runs, "gpu")
+        assert 8 <= bucket.lanes <= 40
+        on_cpu = lane_counts.streams(planned_for(runs), jax.devices("cpu"))
+        assert on_cpu == min(40, lane_counts.cores())
+        huge = planned_for(jk.grid(d=[10_000], samples=[30_000], width=[10_000], seed=range(9)))
+        assert lane_counts.streams(huge, jax.devices("cpu")) == 1
+
+    def test_an_accelerator_never_has_one_lane(self):
+        """A batch of one is compiled to other bits."""
+        for seeds in (1, 2, 3):
+            (bucket,) = planned_for(jk.grid(d=8, samples=6, width=20, seed=range(seeds)), "gpu")
+            assert bucket.lanes >= 2
+
+    def test_a_ball_keeps_the_initial_weights_too(self):
+        ball = jk.lazy.lazy_flow(1.0)
+        inside, free = (
+            planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].slot_bytes
+            for protocol in (ball, ball.replace(ball=None))
+        )
+        assert inside - free == 4 * 8 * 30
+
+    def test_mini_batches_and_full_batches_are_kept_apart(self):
+        runs = jk.grid(d=8, alpha=[1.0, 1.2], seed=0, protocol="paper", batch_size=10)
+        planned = planned_for(runs)
+        assert [b.samples for b in planned] == [8, 12]
+
+    def test_describes_the_cost(self):
+        text = str(jk.plan_sweep(mixed_grid()))
+        for word in ("runs", "buckets", "lanes", "padding", "FLOP", "MiB"):
+            assert word in text
+
+
+def test_a_few_runs_more_have_the_slots_of_those_before():
+    counts = [1, 31, 32, 64, 95, 96, 127, 128, 191, 192]
+    runs = [lane_counts.runs_of_a_lane(4, count, 1e6, 1000) for count in counts]
+    assert runs == [1, 1, 1, 2, 2, 3, 3, 4, 4, 6]
+
+
+class TestShared:
+    """What few runs are drawn and measured at: programs are shared where that costs less."""
+
+    def test_buckets_that_share_draws_take_turns_as_long(self):
+        """Else each would compile its own."""
+        few = jk.grid(d=100, samples=100, width=1000, seed=range(3))
+        many = jk.grid(d=100, samples=40, width=1000, seed=range(57))
+        buckets = jk.plan_sweep([*many, *few]).buckets
+        assert len(buckets) == 2
+        assert len({(b.drawn_at, b.measured_at) for b in buckets}) == 1
+        assert {b.turn for b in buckets} == {1}
+        (alone,) = jk.plan_sweep(many).buckets
+        assert alone.turn > 1
+
+    def test_few_runs_of_many_sizes_share_one_program_of_round_sizes(self):
+        runs = jk.grid(d=[10, 20, 40], samples=[10, 20, 40], width=[50, 100], seed=range(20))
+        buckets = jk.plan_sweep(runs).buckets
+        assert len(buckets) > 1
+        assert {(b.drawn_at, b.measured_at) for b in buckets} == {((64, 64, 256),) * 2}
+
+    def test_many_runs_are_drawn_and_measured_at_their_own_size(self):
+        (bucket,) = jk.plan_sweep(jk.grid(d=10, samples=9, width=50, seed=range(2000))).buckets
+        assert bucket.drawn_at == bucket.measured_at == (9, 10, 50)
+        (few,) = jk.plan_sweep(jk.grid(d=10, samples=9, width=50, seed=range(20))).buckets
+        assert few.drawn_at == few.measured_at == (64, 64, 64)
+
+    @pytest.mark.parametrize(("seeds", "programs"), [(100, 1), (400, 2)])
+    def test_small_networks_are_measured_as_large_ones_while_that_takes_less(self, seeds, programs):
+        runs = jk.grid(d=100, samples=100, width=[300, 3000], seed=range(seeds))
+        small, large = jk.plan_sweep(runs).buckets
+        assert small.lanes == large.lanes == 1
+        assert large.measured_at == (100, 100, 3000)
+        assert len({b.measured_at for b in (small, large)}) == programs
+        assert small.measured_at == ((100, 100, 300) if programs > 1 else large.measured_at)
+
+    def test_draws_of_one_size_alone_keep_it_and_are_measured_beside_others(self):
+        def blobs(key, samples, dim):
+            x = jax.random.normal(key, (samples, dim))
+            return x, jax.numpy.sign(x[:, 0])
+
+        own = jk.grid(data=blobs, d=30, samples=12, width=20, seed=range(3))
+        others = jk.grid(d=100, samples=10, width=90, seed=range(3), loss="logistic")
+        mine, other = sorted(jk.plan_sweep([*own, *others]).buckets, key=lambda b: b.d)
+        assert mine.drawn_at == (12, 30, 20)
+        assert mine.measured_at == other.measured_at == other.drawn_at
+        assert mine.turn == other.turn
+
+
+def test_shapes_are_merged_while_padding_is_cheaper_than_a_compilation():
+    def work(m, d, k):
+        return m * d * k
+
+    def merged(counts, *how):
+        return {shape.parts for shape in merge(counts, work, *how)[0]}
+
+    small, middle, large = (1, 1, 1), (1, 2, 1), (1, 10, 1)
+    counts = {small: 5, middle: 1, large: 1}
+    assert merged(counts, 4.9) == {(small,), (middle,), (large,)}
+    assert merged(counts, 5.0) == {(small, middle), (large,)}
+    assert merged(counts, 47.0) == {(small, middle), (large,)}
+    assert merged(counts, 48.0) == {(small, middle, large)}
+    assert merged(counts, 48.0, 0.0, 10.0) == {(small, middle), (large,)}  # so much is allowed
+    assert merged(counts, 48.0, 5.0, 0.0) == {(small, middle), (large,)}  # that is of no matter
+    assert merge(counts, work, 48.0, 0.0, 10.0)[1] == 5.0
