@@ -1,9 +1,9 @@
 """Until a first sweep ends: `python -m benchmarks.start`.
 
-A new process imports the package and sweeps a few runs of each shape of `benchmarks.throughput`:
-with nothing kept of other processes, then with what that one kept, traced and compiled, and then
-the same runs once more in that process. With `--beside` another checkout does so in turns.
-Writes results/start.json.
+A new process imports the package and sweeps a few runs of each shape of `benchmarks.throughput`, or
+of each of eighteen small shapes: with nothing kept of other processes, then with what that one
+kept, traced and compiled, and then the same runs once more in that process. With `--beside` another
+checkout does so in turns. Writes results/start.json.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -20,33 +20,39 @@ from typing import Any
 from benchmarks import timing
 from benchmarks.throughput import SHAPES
 
+# All combinations of these: few buckets, which share programs or have their own.
+SEVERAL = ((10, 20, 40), (10, 20, 40), (50, 100))
 CODE = """
 import json, sys, time
 times = [time.perf_counter()]
 import jaxkkt as jk
 times.append(time.perf_counter())
 jk.keep_programs(sys.argv[1])
-d, samples, width, count = map(int, sys.argv[2:])
+axes = json.loads(sys.argv[2])
 for _ in range(2):
-    jk.sweep(jk.grid(d=d, samples=samples, width=width, seed=range(count)), progress=False)
+    jk.sweep(jk.grid(**axes), progress=False)
     times.append(time.perf_counter())
 print(json.dumps([after - before for before, after in zip(times, times[1:])]))
 """
 
 
-def turn(checkout: Path, shape: Sequence[int], count: int) -> dict[str, float]:
-    """Seconds of a checkout's import and sweeps of so many runs."""
+def turn(checkout: Path, axes: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of a checkout's import and sweeps of a grid."""
     with TemporaryDirectory() as programs:
-        _, compiling, _ = _seconds(checkout, programs, *shape, count)
-        imported, kept, again = _seconds(checkout, programs, *shape, count)
+        _, compiling, _ = _seconds(checkout, programs, axes)
+        imported, kept, again = _seconds(checkout, programs, axes)
     return {"import": imported, "nothing kept": compiling, "kept": kept, "same process": again}
 
 
-def _seconds(checkout: Path, programs: str, *sizes: int) -> list[float]:
-    command = [sys.executable, "-c", CODE, programs, *map(str, sizes)]
+def _seconds(checkout: Path, programs: str, axes: Mapping[str, Any]) -> list[float]:
+    command = [sys.executable, "-c", CODE, programs, json.dumps(axes)]
     env = {**os.environ, "PYTHONPATH": str(checkout), "JAX_COMPILATION_CACHE_DIR": ""}
     told = subprocess.run(command, cwd=checkout, env=env, stdout=subprocess.PIPE, check=True)
     return json.loads(told.stdout)
+
+
+def _told(size: int | Sequence[int]) -> str:
+    return str(size) if isinstance(size, int) else " or ".join(map(str, size))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,13 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.beside is not None:
         checkouts["beside: "] = options.beside.resolve()
     rows, raw = list[dict[str, Any]](), list[Any]()
-    for *shape, _ in SHAPES:
+    for sizes in (*(shape[:3] for shape in SHAPES), SEVERAL):
+        axes = dict(zip(("d", "samples", "width"), sizes, strict=True))
+        axes["seed"] = list(range(options.runs))
         turns = [
-            {name: turn(where, shape, options.runs) for name, where in checkouts.items()}
+            {name: turn(where, axes) for name, where in checkouts.items()}
             for _ in range(options.repeats)
         ]
         raw.append(turns)
-        row: dict[str, Any] = {"d, m, k": ", ".join(map(str, shape)), "runs": options.runs}
+        row: dict[str, Any] = {"d, m, k": ", ".join(map(_told, sizes)), "runs": options.runs}
         for name in checkouts:
             times = {f"{name}{what}": [t[name][what] for t in turns] for what in turns[0][name]}
             row |= {what: median(found) for what, found in times.items()}

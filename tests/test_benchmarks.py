@@ -264,11 +264,13 @@ def test_processes_that_share_a_device_are_timed(tmp_path, capsys):
 @pytest.mark.slow
 def test_starts_are_timed_beside_those_of_another_checkout(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(start, "SHAPES", ((3, 4, 5, 100),))
+    monkeypatch.setattr(start, "SEVERAL", ((3, 4), 4, (5, 6)))
     here = str(Path(start.__file__).parents[1])
     options = ["--repeats", "1", "--runs", "2", "--beside", here, "--out", str(tmp_path)]
     assert start.main(options) == 0
-    (row,) = json.loads((tmp_path / "start.json").read_text())["shapes"]
-    for name in ("", "beside: "):
+    rows = json.loads((tmp_path / "start.json").read_text())["shapes"]
+    assert [row["d, m, k"] for row in rows] == ["3, 4, 5", "3 or 4, 4, 5 or 6"]
+    for row, name in itertools.product(rows, ("", "beside: ")):
         told = [row[f"{name}{what}"] for what in ("same process", "kept", "nothing kept")]
         assert 0 < told[0] < told[1] < told[2]
     assert "| d, m, k |" in capsys.readouterr().out
