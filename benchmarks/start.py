@@ -51,8 +51,8 @@ def _seconds(checkout: Path, programs: str, axes: Mapping[str, Any]) -> list[flo
     return json.loads(told.stdout)
 
 
-def _told(size: int | Sequence[int]) -> str:
-    return str(size) if isinstance(size, int) else " or ".join(map(str, size))
+def _told(size: Any) -> str:
+    return str(size) if isinstance(size, int) else "/".join(map(str, size))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.beside is not None:
         checkouts["beside: "] = options.beside.resolve()
     rows, raw = list[dict[str, Any]](), list[Any]()
-    for sizes in (*(shape[:3] for shape in SHAPES), SEVERAL):
+    shapes: list[tuple[Any, ...]] = [shape[:3] for shape in SHAPES]
+    for sizes in (*shapes, SEVERAL):
         axes = dict(zip(("d", "samples", "width"), sizes, strict=True))
         axes["seed"] = list(range(options.runs))
         turns = [

@@ -269,11 +269,11 @@ def test_starts_are_timed_beside_those_of_another_checkout(tmp_path, monkeypatch
     options = ["--repeats", "1", "--runs", "2", "--beside", here, "--out", str(tmp_path)]
     assert start.main(options) == 0
     rows = json.loads((tmp_path / "start.json").read_text())["shapes"]
-    assert [row["d, m, k"] for row in rows] == ["3, 4, 5", "3 or 4, 4, 5 or 6"]
+    assert [row["d, m, k"] for row in rows] == ["3, 4, 5", "3/4, 4, 5/6"]
     for row, name in itertools.product(rows, ("", "beside: ")):
         told = [row[f"{name}{what}"] for what in ("same process", "kept", "nothing kept")]
         assert 0 < told[0] < told[1] < told[2]
-    assert "| d, m, k |" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("| d, m, k ")
 
 
 @pytest.mark.slow
