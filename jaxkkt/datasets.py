@@ -79,6 +79,11 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
     )
 
 
+def unpad(data: Dataset, samples: int, dim: int) -> Dataset:
+    """The first samples and coordinates: what was given to `pad`."""
+    return Dataset(data.x[:samples, :dim], data.y[:samples])
+
+
 def half_distances(
     x: Float[Array | np.ndarray, "n d"] | Sequence,
     y: Float[Array | np.ndarray, " n"] | Sequence,

@@ -16,6 +16,7 @@ from cases import SquaredNorm, refuse_to_draw, squared_norm, sweep
 import jaxkkt as jk
 from jaxkkt.engine import driver, executors, streams
 from jaxkkt.engine.devices import threads
+from jaxkkt.engine.shards import share
 from jaxkkt.engine.tally import Tally
 from jaxkkt.engine.trajectories import trajectories
 
@@ -207,7 +208,7 @@ def test_tasks_and_shards_have_whole_ones(monkeypatch, one_lane):
     planned = jk.plan_sweep(runs)
     monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
     parts = [list(chain(*some)) for _, some in executors._parts(planned.buckets, ())]
-    shares = [driver._share(planned.buckets, runs, (i, 3))[1] for i in (1, 2, 3)]
+    shares = [share(planned.buckets, runs, (i, 3))[1] for i in (1, 2, 3)]
     assert len(parts) > 1
     for some in (parts, shares):
         assert sorted(map(runs.index, chain(*some))) == list(range(len(runs)))
@@ -269,4 +270,4 @@ def points(key, samples, dim):
 def test_more_shards_than_trajectories_share_the_runs():
     runs = jk.grid(**{**SIZES, "seed": 0}, **KINDS["target"])
     buckets = jk.plan_sweep(runs).buckets
-    assert [len(driver._share(buckets, runs, (i, 2))[1]) for i in (1, 2)] == [2, 1]
+    assert [len(share(buckets, runs, (i, 2))[1]) for i in (1, 2)] == [2, 1]

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -28,25 +28,21 @@ from jaxkkt.engine.names import names_in, require_free_names
 from jaxkkt.engine.planning import padding_share, plan
 from jaxkkt.engine.progress import Meter
 from jaxkkt.engine.remeasuring import remeasured
-from jaxkkt.engine.rows import Row, in_doubt
+from jaxkkt.engine.rows import Row, failed, give_up, in_doubt
+from jaxkkt.engine.shards import Shard, share
 from jaxkkt.engine.stored import CHECKPOINTS, Stored
 from jaxkkt.engine.streams import run_streams
 from jaxkkt.engine.tally import Tally, together
-from jaxkkt.engine.trajectories import those_with
 from jaxkkt.garbage import seldom_collected, uncollected
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.columns import values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
-from jaxkkt.training import SUCCEEDED, Status
 
 log = logging.getLogger("jaxkkt")
 
 Keep = Literal["params"] | Iterable[Run] | None
-
-# Which of how many equal shares of the runs, from 1 on.
-Shard = tuple[int, int]
 
 # A sweep gives up where so many runs have raised and none has come to its end.
 RAISED_AT_MOST = 3
@@ -188,13 +184,7 @@ def sweep(
     task has ended: executors do not tell when all their workers are gone.
     """
     wanted = unique(runs)
-    if not isinstance(patience, Real) or not patience > 0:
-        raise ValueError(f"patience must be a positive number of seconds, got {patience!r}")
-    if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
-        raise ValueError(
-            "executor must have the `submit` of concurrent.futures, such as `workers` in "
-            f"`with jk.Workers(4) as workers`, got {executor!r}"
-        )
+    _require_executor(executor, patience)
     # Own functions may go to another folder.
     store = None if store is None else Store(store).folder.absolute()
     if len(wanted) < len(runs):
@@ -203,7 +193,7 @@ def sweep(
     kept = _kept(wanted, keep, store)
     planned = _plan(wanted)
     settings = _settings(planned, wanted)
-    buckets, mine, part = _share(planned.buckets, wanted, shard)
+    buckets, mine, part = share(planned.buckets, wanted, shard)
     stored = Stored(store, mine, wanted, settings, mix) if store is not None else None
     if stored is not None:
         stored.drop(kept)
@@ -218,7 +208,7 @@ def sweep(
         meter.show(together(tallies), len(rows), work)
         collect()
 
-    saved = None if store is None else store.absolute() / CHECKPOINTS
+    saved = None if store is None else store / CHECKPOINTS
 
     def train(stop: Request) -> Generator[list[Row], None, None]:
         if executor is None:
@@ -248,36 +238,61 @@ def sweep(
             for row in some:
                 rows[row.run] = row.without_network()
                 work += weights[row.run]
-            _give_up(rows.values(), RAISED_AT_MOST)
-    if stop.is_set() and len(rows) < len(mine):
-        where = "nothing is kept" if stored is None else f"the same call goes on from {store}"
-        raise Stopped(f"stopped after {len(rows)} of {len(mine)} runs; {where}", stop.number)
-    if len(rows) < len(mine):
-        ended = f"only {len(rows)} of {len(mine)} runs have ended"
-        raise RuntimeError(f"{ended}, and nobody asked to stop: is the executor closed?")
+            give_up(rows.values(), RAISED_AT_MOST)
+    _require_all_ended(rows, mine, stop, store)
     if len(rows) > before and progress is not False:
-        total, seconds = together(tallies), perf_counter() - started
-        spent = f"tasks: {len(tallies)}"
-        if executor is None:
-            each = total.run_seconds / planned.streams
-            spent = f"streams: {planned.streams}, each trained for {each:.1f} s"
-        meter.say(
-            f"{len(rows) - before} runs in {seconds:.1f} s ({spent}); "
-            f"{total.useful_share():.1%} of lane-steps useful, "
-            f"{padding_share(buckets):.1%} of the work padding"
-        )
-    _give_up(rows.values(), 1)
-    failures = failed([rows[run] for run in mine if run in rows])
-    if failures:
-        log.warning(failures)
-    for told in in_doubt([rows[run] for run in mine if run in rows]):
+        seconds = perf_counter() - started
+        meter.say(_told(len(rows) - before, seconds, tallies, executor is None, buckets))
+    give_up(rows.values(), 1)
+    ended = [rows[run] for run in mine]
+    for told in (*failed(ended), *in_doubt(ended)):
         log.warning(told)
     if stored is None:
-        return results.to_dataset([rows[run] for run in mine], settings)
+        return results.to_dataset(ended, settings)
     table = stored.table()
     if len(rows) == before and part == WHOLE:
         stored.refresh_results(table)
     return table
+
+
+def _require_executor(executor: Any, patience: float) -> None:
+    if not isinstance(patience, Real) or not patience > 0:
+        raise ValueError(f"patience must be a positive number of seconds, got {patience!r}")
+    if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
+        raise ValueError(
+            "executor must have the `submit` of concurrent.futures, such as `workers` in "
+            f"`with jk.Workers(4) as workers`, got {executor!r}"
+        )
+
+
+def _require_all_ended(
+    rows: Collection[Run], wanted: Collection[Run], stop: Request, store: Path | None
+) -> None:
+    """Raises Stopped where a sweep was asked to stop, RuntimeError where it ended early unasked."""
+    if len(rows) >= len(wanted):
+        return
+    count = f"{len(rows)} of {len(wanted)} runs"
+    if stop.is_set():
+        where = "nothing is kept" if store is None else f"the same call goes on from {store}"
+        raise Stopped(f"stopped after {count}; {where}", stop.number)
+    raise RuntimeError(
+        f"only {count} have ended, and nobody asked to stop: is the executor closed?"
+    )
+
+
+def _told(
+    count: int, seconds: float, tallies: Sequence[Tally], here: bool, buckets: Sequence[Bucket]
+) -> str:
+    """What a sweep has done: in streams of this process, or in tasks of others."""
+    total = together(tallies)
+    each = total.run_seconds / max(1, len(tallies))
+    spent = f"streams: {len(tallies)}, each trained for {each:.1f} s"
+    if not here:
+        spent = f"tasks: {len(tallies)}"
+    return (
+        f"{count} runs in {seconds:.1f} s ({spent}); {total.useful_share():.1%} of lane-steps "
+        f"useful, {padding_share(buckets):.1%} of the work padding"
+    )
 
 
 def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.Dataset:
@@ -300,39 +315,6 @@ def load_network(store: str | Path, run: Run) -> Params:
     return Store.existing(store).load_network(run.name)
 
 
-def failed(rows: Sequence[Row]) -> str:
-    """A sentence on the runs that did not end as they were meant to, with the remedy of each kind;
-    empty where there is none."""
-    ends: dict[int, int] = {}
-    for row in rows:
-        if row.values["status"] not in SUCCEEDED:
-            ends[row.values["status"]] = ends.get(row.values["status"], 0) + 1
-    if not ends:
-        return ""
-    kinds = "; ".join(
-        f"{count} {Status(status).name}: {Status(status).describe()}"
-        for status, count in sorted(ends.items())
-    )
-    told = f"{sum(ends.values())} of {len(rows)} runs failed, and no mean counts them. {kinds}"
-    errors: dict[str, str] = {}
-    for row in rows:
-        if "error" in row.values:
-            sizes = ", ".join(f"{name} = {value}" for name, value in row.run.sizes.items())
-            at = f"{sizes}, seed = {row.run.seed}"
-            errors.setdefault(row.values["error"].strip().splitlines()[-1], at)
-    return told + "".join(f"\n  {at}: {error}" for error, at in errors.items())
-
-
-def _give_up(rows: Collection[Row], at_most: int) -> None:
-    """Raises what the first run did, where all of at least `at_most` runs have raised."""
-    if len(rows) >= at_most and all(row.raised for row in rows):
-        first = next(iter(rows))
-        assert first.raised is not None
-        told = f"as did all of the {len(rows)} runs that have ended. Where the first one did:\n"
-        first.raised.add_note(told + first.values["error"])  # its frames are let go of
-        raise first.raised
-
-
 def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
     if keep is None:
         return set()
@@ -347,40 +329,6 @@ def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:
     if unknown:
         raise ValueError(f"keep names {len(unknown)} runs that are not among those of the sweep")
     return kept
-
-
-@uncollected()
-def _share(
-    buckets: Sequence[Bucket], runs: Sequence[Run], shard: Shard | None
-) -> tuple[tuple[Bucket, ...], list[Run], str]:
-    """The buckets and runs of a shard, and what it is called in the store.
-
-    The shape of a bucket is that of all its runs: shares have the bits of the whole.
-    """
-    if shard is None and jax.process_count() > 1:
-        shard = jax.process_index() + 1, jax.process_count()
-    if shard is None:
-        return tuple(buckets), list(runs), WHOLE
-    pair = isinstance(shard, Sequence) and len(shard) == 2
-    if (
-        not pair
-        or not all(isinstance(one, Integral) for one in shard)
-        or not 1 <= shard[0] <= shard[1]
-    ):
-        raise ValueError(f"a shard is one of (1, n) to (n, n), got {shard!r}")
-    which, count = shard
-    whole = [one for bucket in buckets for one in bucket.trajectories]
-    if len(whole) < count:  # too few to go round: runs go apart
-        whole = [(run,) for one in whole for run in one]
-    mine = {run for one in whole[which - 1 :: count] for run in one}
-    if not mine:
-        raise ValueError(f"there are {len(runs)} runs: not enough for {count} shards")
-    found = ((b, those_with(mine.__contains__, b.trajectories)) for b in buckets)
-    return (
-        tuple(replace(b, trajectories=tuple(some)) for b, some in found if some),
-        [run for run in runs if run in mine],
-        f"{which}-of-{count}",
-    )
 
 
 def _settings(planned: Plan, runs: Sequence[Run]) -> Mapping[str, Any]:

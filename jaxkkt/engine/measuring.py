@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxkkt import datasets, networks
 from jaxkkt.compiling import quick_options
-from jaxkkt.datasets import Dataset
 from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over
 from jaxkkt.engine.costs import lane_bytes
@@ -271,13 +271,8 @@ def measure_program(
 def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:
     """Without the padding."""
     m, d, k = own
-
-    def network(some: Params) -> Params:
-        return Params(some.w[:k, :d], some.b[:k], some.v[:k])
-
-    data = Dataset(given.data.x[:m, :d], given.data.y[:m])
-    start = None if given.start is None else network(given.start)
-    return Trained(network(given.params), start, data)
+    start = None if given.start is None else networks.unpad(given.start, k, d)
+    return Trained(networks.unpad(given.params, k, d), start, datasets.unpad(given.data, m, d))
 
 
 def _shapes_in(layout: Layout) -> Any:

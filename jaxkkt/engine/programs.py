@@ -166,8 +166,7 @@ def _traced(
 def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
     """A run before its first step; RAISED where what was drawn cannot be trained on."""
     (m, d, k), (start, points, valid) = (bucket.samples, bucket.d, bucket.width), drawn
-    start = Params(start.w[:k, :d], start.b[:k], start.v[:k])
-    points = Dataset(points.x[:m, :d], points.y[:m])
+    start, points = networks.unpad(start, k, d), datasets.unpad(points, m, d)
     sizes, how = rows.unpack(words)
     protocol = jax.tree.map(jnp.asarray, how.protocol)
     key = shuffle_key(sizes.seed, sizes.samples, sizes.d)

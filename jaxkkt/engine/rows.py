@@ -72,6 +72,39 @@ def raised(run: Run, error: Exception) -> Row:
     return Row(run, {"status": int(Status.RAISED), "error": told}, raised=error)
 
 
+def failed(rows: Sequence[Row]) -> Iterator[str]:
+    """A sentence on the runs that did not end as they were meant to, with the remedy of each kind;
+    none where there are none."""
+    ends: dict[int, int] = {}
+    for row in rows:
+        if row.values["status"] not in SUCCEEDED:
+            ends[row.values["status"]] = ends.get(row.values["status"], 0) + 1
+    if not ends:
+        return
+    kinds = "; ".join(
+        f"{count} {Status(status).name}: {Status(status).describe()}"
+        for status, count in sorted(ends.items())
+    )
+    told = f"{sum(ends.values())} of {len(rows)} runs failed, and no mean counts them. {kinds}"
+    errors: dict[str, str] = {}
+    for row in rows:
+        if "error" in row.values:
+            sizes = ", ".join(f"{name} = {value}" for name, value in row.run.sizes.items())
+            at = f"{sizes}, seed = {row.run.seed}"
+            errors.setdefault(row.values["error"].strip().splitlines()[-1], at)
+    yield told + "".join(f"\n  {at}: {error}" for error, at in errors.items())
+
+
+def give_up(rows: Collection[Row], at_most: int) -> None:
+    """Raises what the first run did, where all of at least `at_most` runs have raised."""
+    if len(rows) >= at_most and all(row.raised for row in rows):
+        first = next(iter(rows))
+        assert first.raised is not None
+        told = f"as did all of the {len(rows)} runs that have ended. Where the first one did:\n"
+        first.raised.add_note(told + first.values["error"])  # its frames are let go of
+        raise first.raised
+
+
 def in_doubt(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence for each variable by which a measurement says that values of some runs may be
     wrong: those that means leave out though the runs ended as they were meant to."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxkkt import datasets, networks
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
@@ -40,13 +41,15 @@ class Alone:
 
     @property
     def data(self) -> Dataset:
-        x, y = (np.asarray(leaf)[self._i] for leaf in self._all.data)
-        return Dataset(x[: self._run.samples, : self._run.d].copy(), y[: self._run.samples].copy())
+        own = datasets.unpad(self._mine(self._all.data), self._run.samples, self._run.d)
+        return jax.tree.map(np.copy, own)
 
     def _network(self, some: Params) -> Params:
-        w, b, v = (np.asarray(leaf)[self._i] for leaf in some)
-        k, d = self._run.width, self._run.d
-        return Params(w[:k, :d].copy(), b[:k].copy(), v[:k].copy())
+        own = networks.unpad(self._mine(some), self._run.width, self._run.d)
+        return jax.tree.map(np.copy, own)
+
+    def _mine(self, arrays: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[self._i], arrays)
 
 
 def network_like(width: int, dim: int) -> Any:

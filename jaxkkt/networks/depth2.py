@@ -163,6 +163,11 @@ def pad(params: Params, width: int, dim: int) -> Params:
     )
 
 
+def unpad(params: Params, width: int, dim: int) -> Params:
+    """The first neurons and coordinates of one network: what was given to `pad`."""
+    return Params(params.w[:width, :dim], params.b[:width], params.v[:width])
+
+
 def checked(params: Params) -> Params:
     """The parameters as JAX arrays; ValueError unless they are `Params` of arrays as in `apply`."""
     if not isinstance(params, Params):

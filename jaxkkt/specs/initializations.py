@@ -127,8 +127,7 @@ class _Padded(Initialization):
         drawn = _drawn_padded(
             self, self.key(seed, width, dim), width, dim, (round_up(width), round_up(dim))
         )
-        w, b, v = jax.device_get(drawn)
-        return Params(w[:width, :dim], b[:width], v[:width])
+        return networks.unpad(jax.device_get(drawn), width, dim)
 
 
 class Torch(_Padded):

@@ -146,8 +146,8 @@ class _Padded(Distribution):
 
     def _at(self, key: PRNGKeyArray, samples: int) -> Dataset:
         shape = (round_up(samples), round_up(self.d))
-        x, y = jax.device_get(_compiled(type(self).function, shape)(key, samples, self.d))
-        return Dataset(x[:samples, : self.d], y[:samples])
+        drawn = Dataset(*_compiled(type(self).function, shape)(key, samples, self.d))
+        return datasets.unpad(jax.device_get(drawn), samples, self.d)
 
 
 class Sphere(_Padded):
