@@ -269,7 +269,8 @@ def table(results: xr.Dataset) -> str:
             at = mean.sel(d=d)
             sizes = [f"{float(at[key]):.3g}" for key in ("guarantee", "attack", "along")]
             sizes.append(f"{float(at.attack) / d**0.5:.3f}")
-            kept = f"{float(at.kept):.0%} of {float(at.paper):.3g}" if name == "robust" else ""
+            told = name == "robust" and not np.isnan(at.kept)
+            kept = f"{float(at.kept):.0%} of {float(at.paper):.3g}" if told else ""
             lines.append(f"| {data} | {name} | {d} | {' | '.join(sizes)} | {kept} |")
     return "\n".join(lines)
 

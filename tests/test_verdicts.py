@@ -52,6 +52,12 @@ def test_a_claim_is_judged_by_what_was_measured():
     assert missed == ("c", "1; 2 not flipped", False)
 
 
+def test_a_table_of_claims_tells_of_numbers_that_there_are_none_of():
+    measured = f"{np.nan:.2g} to {np.nan:.0%}"
+    told = studies.table([studies.judged("all flip", measured, True, np.nan)])
+    assert told.splitlines()[-1] == "| all flip | none to none | not decided |"
+
+
 def test_unflipped_runs_are_those_that_ended_as_meant():
     status = np.array([jk.Status.CONVERGED, FAILED, jk.Status.CONVERGED, jk.Status.LEFT_BALL])
     results = rows({"size": np.array([np.inf, np.inf, np.nan, np.inf])}, seed=[0, 1, 2, 3])

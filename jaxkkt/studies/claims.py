@@ -1,6 +1,7 @@
 """Claims of a paper beside what was measured: a table for people, JSON for machines."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,5 +131,6 @@ def _known(study: str, folder: Path) -> Mapping[str, Any]:
 
 
 def _cell(text: str) -> str:
-    """The text as a cell of a Markdown table can hold it."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """The text as a cell of a Markdown table can hold it, "none" for a number that there is none
+    of."""
+    return " ".join(re.sub(r"\bnan\b%?", "none", text).split()).replace("|", "\\|")
