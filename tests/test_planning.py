@@ -6,8 +6,10 @@ from cases import mixed_grid, planned_for
 
 import jaxkkt as jk
 from jaxkkt.engine import costs, lane_counts
+from jaxkkt.engine.draws import drawing_of
 from jaxkkt.engine.merging import merge
 from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share
+from sweeps.vardi_figures import preset
 
 
 class TestPlan:
@@ -121,17 +123,63 @@ class TestShared:
         assert len({b.measured_at for b in (small, large)}) == programs
         assert small.measured_at == ((100, 100, 300) if programs > 1 else large.measured_at)
 
-    def test_draws_of_one_size_alone_keep_it_and_are_measured_beside_others(self):
+    def test_what_a_curve_measures_counts(self):
+        curve = jk.Curve(steps=range(1, 50))
+        runs = jk.grid(d=100, samples=100, width=[300, 3000], seed=range(100), curve=curve)
+        small, large = jk.plan_sweep(runs).buckets
+        assert small.measured_at != large.measured_at
+
+    def test_what_is_measured_otherwise_shares_nothing(self):
+        many = {"d": 10, "samples": 10, "seed": range(3)}
+        runs = [
+            *jk.grid(**many, width=20, measure=jk.Flips),
+            *jk.grid(**many, width=100, measure=jk.Certificates, loss="logistic"),
+        ]
+        assert [b.measured_at for b in jk.plan_sweep(runs).buckets] == [(64, 64, 64), (64, 64, 256)]
+
+    def test_networks_that_can_be_certified_are(self):
+        """Beside more samples than are certified they were padded to as many."""
+        runs = jk.grid(d=50, samples=[40, 300], width=400, seed=0, measure=jk.Certificates)
+        few, many = jk.plan_sweep(runs).buckets
+        assert few.measured_at[0] == 64
+        assert many.measured_at[0] == 1024
+        quick = preset("quick", measure=(jk.Flips(), jk.Certificates()))
+        certified = [b for b in jk.plan_sweep(quick).buckets if b.measured_at[0] <= 256]
+        assert sum(len(b.runs) for b in certified) == sum(r.samples <= 256 for r in quick) == 129
+
+    def test_one_run_more_of_another_loss_pads_nothing(self):
+        sizes = {"d": 10, "samples": 10, "width": 50}
+        many, one = jk.grid(**sizes, seed=range(2000)), jk.grid(**sizes, seed=0, loss="logistic")
+        buckets = jk.plan_sweep([*many, *one]).buckets
+        assert [b.measured_at for b in buckets] == [(10, 10, 50)] * 2
+
+    def test_a_turn_at_a_shared_shape_takes_no_more_memory_than_training(self):
+        """Many points of few coordinates, and few of many, took gigabytes together."""
+        batches = {"width": 50, "seed": 0, "protocol": "paper", "batch_size": 20}
+        runs = [
+            *jk.grid(d=200, samples=300, **batches),
+            *jk.grid(d=10, samples=20_000, **batches),
+        ]
+        buckets = jk.plan_sweep(runs).buckets
+        assert {b.lanes for b in buckets} == {32}
+        assert {b.measured_at[:2] for b in buckets} == {(1024, 256), (20_000, 10)}
+
+    @pytest.mark.parametrize("size", [(12, 30, 20), (64, 64, 64)])
+    def test_draws_of_one_size_alone_keep_it_and_are_measured_beside_others(self, size):
         def blobs(key, samples, dim):
             x = jax.random.normal(key, (samples, dim))
             return x, jax.numpy.sign(x[:, 0])
 
-        own = jk.grid(data=blobs, d=30, samples=12, width=20, seed=range(3))
-        others = jk.grid(d=100, samples=10, width=90, seed=range(3), loss="logistic")
+        m, d, k = size
+        own = jk.grid(data=blobs, d=d, samples=m, width=k, seed=range(3))
+        others = jk.grid(d=100, samples=m, width=k, seed=range(3), loss="logistic")
         mine, other = sorted(jk.plan_sweep([*own, *others]).buckets, key=lambda b: b.d)
-        assert mine.drawn_at == (12, 30, 20)
+        assert mine.lanes == other.lanes
+        assert mine.drawn_at == size
         assert mine.measured_at == other.measured_at == other.drawn_at
         assert mine.turn == other.turn
+        _, points = drawing_of(own[0], mine.drawn_at).specs
+        assert points is not None  # the device draws them
 
 
 def test_shapes_are_merged_while_padding_is_cheaper_than_a_compilation():

@@ -27,8 +27,8 @@ class Bucket:
 
     A stream has `slots` that hold a run each, and steps `lanes` of them at a time: all of them
     `side_by_side` on an accelerator; on a CPU another takes the lane of one that ends. Drawn and
-    measured are as many as a `turn` takes, at shapes that may be larger, which buckets of few runs
-    share: `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
+    measured are as many as a `turn` takes, at shapes that may be larger, which buckets share:
+    `drawn_at`, `measured_at`. A step sees `batch` of the samples, and a slot takes
     `slot_bytes`.
     Where it `resumes` a run may go on from where it paused to be measured, or another ended. Where
     a measurement asks for them, networks are taken out with their `starts`.
@@ -52,6 +52,10 @@ class Bucket:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         return tuple(chain.from_iterable(self.trajectories))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.samples, self.d, self.width
 
     @cached_property
     def one_of_each(self) -> list[Run]:
@@ -82,6 +86,17 @@ class Bucket:
         kinds = {_measured_alike(run): run for run in self.one_of_each}.values()
         found = [(run, run.measure) for run in kinds]
         return found + [(run, run.curve.measure) for run in kinds if run.curve is not None]
+
+    @property
+    def measures(self) -> frozenset[Any]:
+        """What is measured of its runs."""
+        return frozenset(map(_measured, self.one_of_each))
+
+    @property
+    def times_measured(self) -> int:
+        """How often a run is measured: at its end, and at the moments of its curve."""
+        curve = self.runs[0].curve
+        return 1 if curve is None else 1 + len(curve.moments)
 
     @property
     def padded_work(self) -> float:
@@ -144,7 +159,10 @@ def structure_of(spec: Any) -> Any:
     return jax.tree.structure(spec)
 
 
-def _measured_alike(run: Run) -> Any:
+def _measured(run: Run) -> Any:
     curve = None if run.curve is None else structure_of(run.curve.measure)
-    data = type(run.data), run.data.label
-    return structure_of(run.measure), curve, data
+    return structure_of(run.measure), curve
+
+
+def _measured_alike(run: Run) -> Any:
+    return _measured(run), type(run.data), run.data.label

@@ -246,15 +246,15 @@ def measure_program(
 
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
-    networks, beside = _shapes_in(trained), _shapes_in(kind.beside)
+    given, beside = _shapes_in(trained), _shapes_in(kind.beside)
     each = beside if kind.shared else stacked_like(beside, count)
 
     def make(at_once: int) -> tuple[Layout, dict[str, Program]]:
-        first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), networks)
+        first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
         row = jax.ShapeDtypeStruct((length,), np.int32)
         layout = Layout.of(jax.eval_shape(one, row, first, beside))
         measure = partial(measure_all, layout=layout, at_once=at_once)
-        return layout, {"measure": Program(measure, (rows, networks, each))}
+        return layout, {"measure": Program(measure, (rows, given, each))}
 
     at_once = count if side_by_side else 0
     quick = quick_options(here.device.platform)

@@ -5,11 +5,14 @@ resumed sweep compiles the same shapes and so gives the same bits.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxkkt.engine import lane_counts
@@ -34,11 +37,16 @@ OPERATIONS_PER_COMPILATION = 1e11
 # Padding of less than this is not worth a thought beside a compilation, whatever its share.
 OPERATIONS_OF_NO_MATTER = 1e10
 # Drawing and measuring a network takes a thread about so long for each number of its weights, its
-# points and its preactivations, and compiling that so long.
+# points and its preactivations, where it is large, and compiling that so long.
 SECONDS_PER_ELEMENT = 2e-8
 SECONDS_PER_PROGRAM = 2.0
 # Round sizes, whose programs another sweep may find compiled, are worth so much padding.
 SECONDS_OF_ROUNDING = 0.2
+# Measurements that would not fit into memory are as good as never made.
+NEVER = 1e9
+# What is measured may take longer than in proportion to the samples, or be left out, as
+# certificates are: up to so many are not measured beside more.
+FEW_SAMPLES = 256
 
 
 def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
@@ -173,11 +181,6 @@ def _bucket(
         slots = lanes * lane_counts.runs_of_a_lane(
             lanes, len(found), operations * protocol.guessed_steps, of_one
         )
-    round_sizes = round_up(m), round_up(d), round_up(k)
-    wasted = len(runs) * (_seconds(*round_sizes) - _seconds(*tight))
-    at = tight if wasted > SECONDS_OF_ROUNDING else round_sizes
-    any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
-    exact = list(some) == [tight] and not any_size
     return Bucket(
         tuple(found),
         *tight,
@@ -186,36 +189,58 @@ def _bucket(
         lanes,
         slots,
         side_by_side,
-        drawn_at=tight if exact else at,
-        measured_at=at,
+        drawn_at=tight,
+        measured_at=tight,
         slot_bytes=of_one,
         resumes=kind.resumes,
         starts=any("start" in one.needs() for run in kinds for one in _all_measured(run)),
     )
 
 
-def _seconds(m: Any, d: Any, k: Any) -> Any:
-    """What a thread takes to draw and measure a network of a size, or each of arrays of them."""
-    return SECONDS_PER_ELEMENT * (m * d + k * d + m * k)
-
-
 def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """These buckets, those of few runs at shapes that they share, and in turns as long."""
-    alike: dict[tuple[int, bool], list[Bucket]] = {}
+    """These buckets, drawn and measured at shapes that they share, and in turns as long.
+
+    Those that measure the same share one where padding takes less than to compile, and no more
+    memory than they have for a turn, or train in.
+    """
+    alike: dict[Any, list[Bucket]] = {}
     for b in buckets:
-        alike.setdefault((b.lanes, b.side_by_side), []).append(b)
+        key = b.lanes, b.samples <= FEW_SAMPLES, b.starts, b.measures
+        alike.setdefault(key, []).append(b)
     found = []
     for same in alike.values():
-        counts: dict[tuple[int, int, int], int] = {}
+        counts = Counter[tuple[int, int, int]]()
         for b in same:
-            counts[b.measured_at] = counts.get(b.measured_at, 0) + len(b.runs)
-        for union in merge(counts, _seconds, SECONDS_PER_PROGRAM)[0]:
-            sharing = [b for b in same if b.measured_at in union.parts]
-            slots, at = min(b.slots for b in sharing), (union.m, union.d, union.k)
+            counts[b.sizes] += b.times_measured * len(b.runs)
+        turn, most = max(b.slots for b in same), max(b.bytes for b in same)
+        seconds = partial(_seconds, turn, max(most, lane_counts.TURN_BYTES))
+        for union in merge(counts, seconds, SECONDS_PER_PROGRAM)[0]:
+            at = union.m, union.d, union.k
+            rounded = round_up(union.m), round_up(union.d), round_up(union.k)
+            number = sum(counts[part] for part in union.parts)
+            if number * (seconds(*rounded) - seconds(*at)) <= SECONDS_OF_ROUNDING:
+                at = rounded
+            sharing = [b for b in same if b.sizes in union.parts]
+            slots = min(b.slots for b in sharing)
             for b in sharing:
-                drawn_at = at if b.drawn_at == b.measured_at else b.drawn_at
+                drawn_at = b.sizes if _of_one_size_only(b) else at
                 found.append(replace(b, slots=slots, drawn_at=drawn_at, measured_at=at))
     return found
+
+
+def _seconds(slots: int, most: int, m: Any, d: Any, k: Any) -> Any:
+    """What a thread takes to draw and measure a network of a size, or each of arrays of them; as
+    good as forever where a turn of so many slots takes more than `most` bytes."""
+    numbers = m * d + k * d + m * k
+    fits = slots * jax.dtypes.canonicalize_dtype(float).itemsize * numbers <= most
+    return SECONDS_PER_ELEMENT * numbers * np.where(fits, 1, NEVER)
+
+
+def _of_one_size_only(bucket: Bucket) -> bool:
+    """Whether its runs are all of its own size, and some can be drawn at theirs alone."""
+    kinds = bucket.one_of_each
+    any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
+    return not any_size and {(run.samples, run.d, run.width) for run in kinds} == {bucket.sizes}
 
 
 def _all_measured(run: Run) -> tuple[Measurement, ...]:

@@ -134,7 +134,7 @@ def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
 
 
 def round_up(size: int) -> int:
-    """The size that draws and measurements are compiled for: few, and not much larger."""
+    """The next of few round sizes: 64, 256 and multiples of 1,024."""
     return next((most for most in (64, 256) if size <= most), -(-size // 1024) * 1024)
 
 
