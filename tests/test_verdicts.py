@@ -6,6 +6,7 @@ import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt import studies
+from jaxkkt.studies import claims
 from sweeps import (
     frei_claims,
     frei_clusters,
@@ -54,7 +55,7 @@ def test_a_claim_is_judged_by_what_was_measured():
 
 def test_a_table_of_claims_tells_of_numbers_that_there_are_none_of():
     measured = f"{np.nan:.2g} to {np.nan:.0%}"
-    told = studies.table([studies.judged("all flip", measured, True, np.nan)])
+    told = claims.table([studies.judged("all flip", measured, True, np.nan)])
     assert told.splitlines()[-1] == "| all flip | none to none | not decided |"
 
 

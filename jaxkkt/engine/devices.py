@@ -166,6 +166,19 @@ def settings() -> dict[str, Any]:
     return {name: getattr(_CONFIG, name) for name in _SETTINGS}
 
 
+def refuse_debugging() -> None:
+    """Raises ValueError under those of JAX's settings under which a sweep cannot be computed."""
+    debugging = "jax_disable_jit", "jax_debug_nans", "jax_debug_infs"
+    found = [name for name in debugging if getattr(_CONFIG, name)]
+    if found:
+        raise ValueError(
+            f"sweeps cannot be computed under {' and '.join(found)}: they are compiled, and hold "
+            "NaN and infinity where nothing is yet. Turn that off around jk.sweep; the run that "
+            "you look for trains under it by itself, jk.train(params, *data, run.protocol) of "
+            "params, data = jk.draw(run)"
+        )
+
+
 class Here(NamedTuple):
     """Where and how this thread computes: what a compiled program is told by."""
 

@@ -19,7 +19,7 @@ import xarray as xr
 
 from jaxkkt.engine import results
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import alone, devices, environment
+from jaxkkt.engine.devices import alone, devices, environment, refuse_debugging
 from jaxkkt.engine.draws import require_what_is_asked
 from jaxkkt.engine.executors import Executor, run_tasks
 from jaxkkt.engine.interrupts import Request, Stopped, listening
@@ -185,6 +185,7 @@ def sweep(
     """
     wanted = unique(runs)
     _require_executor(executor, patience)
+    refuse_debugging()
     # Own functions may go to another folder.
     store = None if store is None else Store(store).folder.absolute()
     if len(wanted) < len(runs):
