@@ -42,7 +42,7 @@ SECONDS_PER_ELEMENT = 2e-8
 SECONDS_PER_PROGRAM = 2.0
 # Round sizes, whose programs another sweep may find compiled, are worth so much padding.
 SECONDS_OF_ROUNDING = 0.2
-# Measurements that would not fit into memory are as good as never made.
+# A shape whose turn does not fit into memory counts for so many times its seconds.
 NEVER = 1e9
 # What is measured may take longer than in proportion to the samples, or be left out, as
 # certificates are: up to so many are not measured beside more.

@@ -37,7 +37,7 @@ class Measurement(Spec):
     """
 
     # Whether `measure` knows that samples with y = 0, and neurons and coordinates of zeros, are
-    # padding. It then gets arrays of few round sizes: runs of all sizes share one program.
+    # padding. It then gets arrays of a size that runs of several sizes share, and so a program.
     padded: ClassVar[bool] = False
     # Whether `measure` runs as it is, on the host, instead of being compiled. It may then ask for
     # `curve`, too: the parameters at the moments of the run's curve, stacked. What it returns keeps
