@@ -364,6 +364,7 @@ def test_steps_of_descent_are_timed(tmp_path):
     assert 0 < row["two products, ms a step"] < row["jaxkkt, ms a step"]
 
 
+@pytest.mark.slow
 def test_a_network_that_has_ended_is_not_timed(monkeypatch):
     protocol = jk.lazy.lazy_sgd(ball=1e6, biases=True, max_steps=3)
     monkeypatch.setattr(jk.lazy, "lazy_sgd", lambda **_: protocol)

@@ -106,10 +106,13 @@ def test_a_function_may_be_used_in_both_precisions():
             assert jk.sweep([one(measure=size, max_steps=1)])["size"].item() > 0
 
 
-KINDS = ["data", "a class", "initialization", "measure", "a factory of optimizers", "a schedule"]
+KINDS = ["data", "measure", "a schedule"]
+MORE = ["a class", "initialization", "a factory of optimizers", "a transformation"]
 
 
-@pytest.mark.parametrize("what", [*KINDS, "a transformation"])
+@pytest.mark.parametrize(
+    "what", [*KINDS, *(pytest.param(what, marks=pytest.mark.slow) for what in MORE)]
+)
 def test_a_function_that_reads_what_has_changed_is_refused(what, monkeypatch, tmp_path):
     """What was compiled of it would give the old numbers."""
     axis, function = reading(what)

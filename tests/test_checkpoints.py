@@ -84,6 +84,7 @@ def loaded(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_those_that_wait_for_a_lane_are_not_saved(tmp_path):
     (bucket,) = jk.plan_sweep(jk.grid(**{**SIZES, "seed": range(6)})).buckets
     bucket = replace(bucket, lanes=2, slots=6)
@@ -127,6 +128,7 @@ def test_one_that_went_on_from_another_goes_on(tmp_path, killed, loaded):
     assert under_way is not None
 
 
+@pytest.mark.slow
 def test_one_that_was_saved_does_not_begin_anew_behind_another(tmp_path, killed, loaded):
     runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
     whole = sweep(runs)
@@ -168,6 +170,7 @@ def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog
         assert "training begins anew" in caplog.text
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_written_is_told(tmp_path, often, monkeypatch, caplog):
     def full(path, owner, arrays):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

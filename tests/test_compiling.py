@@ -65,6 +65,7 @@ def test_few_programs_are_compiled_for_plain_arrays(call, most):
     assert 0 < len(compiled) <= most
 
 
+@pytest.mark.slow
 def test_a_mesh_of_several_devices_may_be_set():
     """Where an array lies on all of them, which is its device was an error."""
     code = """

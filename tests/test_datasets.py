@@ -226,7 +226,14 @@ def test_half_distances_scale_with_the_points(unit):
     assert np.isposinf(none).all()
 
 
-@pytest.mark.parametrize("draw", [datasets.sphere, datasets.unit_sphere, datasets.gaussian])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        datasets.sphere,
+        pytest.param(datasets.unit_sphere, marks=pytest.mark.slow),
+        datasets.gaussian,
+    ],
+)
 def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_data(draw, float64):
     """Their roots were rounded to 32 bits, as traced whole numbers are."""
     key, sizes = jax.random.key(0), (6, 7)

@@ -80,6 +80,7 @@ def test_a_command_ends_in_order_and_goes_on(tmp_path):
     assert kept.items() <= rows(tmp_path).items()
 
 
+@pytest.mark.slow
 def test_the_second_leaves_at_once(tmp_path):
     with started(tmp_path, 60) as process:
         assert process.stdout.readline() == "measuring\n"

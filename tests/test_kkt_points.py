@@ -64,6 +64,7 @@ def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_residuals_that_may_be_too_large_are_in_no_mean(caplog):
     """Of a budget that does not suffice; they were counted without a word."""
     mine = jk.Certificates(kink_tolerance=0.1, budget=(0, 0))

@@ -145,7 +145,7 @@ class TestTraining:
     @pytest.mark.parametrize(
         "protocol",
         [
-            lazy.lazy_flow(2.0),
+            pytest.param(lazy.lazy_flow(2.0), marks=pytest.mark.slow),
             lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
             pytest.param(
                 protocols.Protocol(
@@ -202,6 +202,7 @@ class TestTraining:
         before = jk.train(start, x, y, protocol.replace(ball=None, max_steps=3))
         assert_same_bits(found.params, before.params)  # of an infinite step
 
+    @pytest.mark.slow
     def test_log_loss_of_a_run_that_stays_inside_is_what_was_compared(self):
         flow = lazy.lazy_flow(1e4, max_steps=12)
         sphere = jax.jit(jk.datasets.sphere, static_argnums=(1, 2))

@@ -356,6 +356,7 @@ def test_steps_too_long_to_follow_are_told(monkeypatch):
     limit._follow.clear_cache()
 
 
+@pytest.mark.slow
 def test_short_steps_have_the_multipliers_of_long_ones():
     """Newton's method had not come to its end in six trips: they were hundreds of times larger."""
     params, data = trained(start=-3.0, m=4, d=6, k=12)

@@ -70,8 +70,9 @@ def test_how_much_a_run_takes_is_told():
     assert told.startswith("no memory for 2 runs at a time, of about 3.0 MiB each")
 
 
-def test_where_not_even_idle_lanes_fit_it_is_told(monkeypatch):
+def test_where_not_even_idle_lanes_fit_it_is_told(eight_lanes, monkeypatch):
     """And does not wait for ever."""
+    eight_lanes(8)
     compiled = streams.compile_bucket
 
     def full():

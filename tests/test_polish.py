@@ -36,6 +36,7 @@ def live(params, data):
 # --- what comes out ---
 
 
+@pytest.mark.slow
 def test_neurons_of_little_weight_count_where_samples_of_two_classes_are_near():
     """Their tangents were those of before, and a network of residual 0.04 was called POLISHED."""
     rng = np.random.default_rng(26)

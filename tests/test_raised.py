@@ -105,6 +105,7 @@ def test_data_that_cannot_be_drawn(sound, monkeypatch):
     xr.testing.assert_equal(others, sound.isel(seed=[0, 1, 3]))
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_beside_a_draw_that_raises_loses_nothing(monkeypatch):
     """The runs that were not yet placed are tried again with fewer lanes."""
     draw, full = slots.draw_batch, []

@@ -62,6 +62,7 @@ def test_from_the_command_line(tmp_path, capsys):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_part_with_fewer_runs_than_shards_goes_to_the_first(tmp_path, capsys):
     """The others trained the parts before it, and ended with an error."""
     measured = {"width": 20, "samples": 4, "measure": ()}

@@ -91,6 +91,7 @@ def test_a_flow_takes_no_more_steps_than_it_may():
     assert ended.status[-1] == Status.CONVERGED
 
 
+@pytest.mark.slow
 def test_a_flow_that_is_thrown_far_above_its_start_ends_there():
     """Networks of so few neurons have samples on which none is active: where the gradient all but
     vanishes a step is a leap. Those that come back are left alone."""

@@ -138,6 +138,7 @@ def test_the_rate_is_about_that_of_the_fastest_mode(samples, dim):
     assert 0.5 < told / exact < 1.5
 
 
+@pytest.mark.slow
 def test_steps_on_many_samples_do_not_oscillate():
     """Told no rate, many of them lower log L by two fifths of their size."""
     shares = trained(500, 50)[2]

@@ -533,7 +533,8 @@ class TestCommand:
         )
         assert ran.stdout == "mine.one --d 3\n"
 
-    @pytest.mark.parametrize("lines", [1, 5000])  # in a buffer until the end, and not
+    # in a buffer until the end, and not
+    @pytest.mark.parametrize("lines", [1, pytest.param(5000, marks=pytest.mark.slow)])
     def test_goes_on_where_nobody_reads_what_it_prints(self, tmp_path, lines):
         command = self._started_as_a_module(
             tmp_path,

@@ -212,6 +212,7 @@ print(traces._path("this"))
 """
 
 
+@pytest.mark.slow
 def test_files_that_are_edited_are_seen_at_once_and_by_the_next_process(tmp_path):
     copytree(Path(jk.__file__).parent, tmp_path / "jaxkkt")
 

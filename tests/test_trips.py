@@ -152,6 +152,7 @@ def test_no_run_waits_for_those_that_came_after_it(monkeypatch, lanes, slots):
     assert max(abs(place - seed) for place, seed in enumerate(seeds)) < slots
 
 
+@pytest.mark.slow
 def test_lanes_of_a_sweep_are_rarely_idle():
     """Three of four runs are short: lanes that wait for the longest beside them make 4 x 201."""
     lengths = (10, 10, 10, 200) * 4
