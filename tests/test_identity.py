@@ -44,6 +44,10 @@ class TestKept:
         assert run.name == "d8-a0.5-m3-k20-s3-007ea4ce10dd45e47baa"
         assert one(optimizer="descent", seed=3).name == "d8-m6-k20-s3-f2abdcf3d0ff835be4cf"
 
+    @pytest.mark.parametrize("rule", ["log_loss_time", "loss_scaled", "paper_schedule"])
+    def test_places_of_rules(self, rule):
+        assert identity.function_name(getattr(jk.optimizers, rule)) == f"jaxkkt.optimizers:{rule}"
+
     def test_hashes_of_measurements(self):
         measure = jk.Flips(), jk.Certificates(), jk.ClusterFlips(), jk.Ledger(), jk.StepFlips()
         assert one(measure=measure).measured == (

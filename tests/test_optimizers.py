@@ -9,6 +9,7 @@ from numpy.polynomial import Chebyshev
 
 import jaxkkt as jk
 from jaxkkt import datasets, losses, networks, optimizers, representations
+from jaxkkt.optimizers.chebyshev import coefficients, fewest_gradients, stable_up_to
 
 EPS = float(np.finfo(np.float32).eps)
 SCALES = (1.0, 0.1, 0.01, 1e-3, 1e-6)
@@ -267,7 +268,7 @@ def chebyshev(n, damping=0.5):
     [(np.float64, 1e-12), pytest.param(np.float32, 1e-6, marks=pytest.mark.slow)],
 )
 def test_coefficients_are_those_of_the_chebyshev_recurrence(dtype, tolerance):
-    every_stage = jax.jit(jax.vmap(lambda n, j: optimizers._coefficients(n, j, dtype), (None, 0)))
+    every_stage = jax.jit(jax.vmap(lambda n, j: coefficients(n, j, dtype), (None, 0)))
     stages = np.arange(64, dtype=np.int32)
     for n in range(1, 65):
         momenta, shares, _ = chebyshev(n)
@@ -281,10 +282,10 @@ def test_coefficients_are_those_of_the_chebyshev_recurrence(dtype, tolerance):
 
 @pytest.mark.usefixtures("float64")
 def test_a_step_takes_the_fewest_stable_gradients():
-    fewest = jax.jit(optimizers._fewest_gradients)
+    fewest = jax.jit(fewest_gradients)
     for n in range(1, 65):
         stable = chebyshev(n)[2]
-        np.testing.assert_allclose(optimizers._stable_up_to(n), 0.93 * stable, rtol=1e-11)
+        np.testing.assert_allclose(stable_up_to(n), 0.93 * stable, rtol=1e-11)
         around = 0.93 * stable * np.array([1 - 0.002, 1 + 1e-4])
         assert fewest(around).tolist() == [n, n + 1]
     assert fewest(np.array([0.0, 1.54, 1.56])).tolist() == [1, 1, 2]

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jaxkkt import optimizers
 from jaxkkt.networks import Params
-from jaxkkt.optimizers import FlowTransformation, LinearTransformation
+from jaxkkt.optimizers import LARGEST, FlowTransformation, LinearTransformation
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
 from jaxkkt.specs.identity import any_numbers, function_name, package_of
@@ -80,7 +80,7 @@ class Flow(Optimizer):
         require_positive(delta=self.delta)
         if isinstance(self.delta, jax.core.Tracer):
             return
-        largest, delta = optimizers.LARGEST, np.max(self.delta)
+        largest, delta = LARGEST, np.max(self.delta)
         if delta > largest:
             raise ValueError(
                 f"delta must be at most {largest:g}, the flow's largest step (`largest` of "
