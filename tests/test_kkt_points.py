@@ -33,6 +33,7 @@ def test_more_samples_than_allowed_are_not_certified():
     table = jk.sweep(runs, progress=False)
     assert (table.certificate_status == jk.measurements.NOT_CERTIFIED).all()
     assert np.isnan(table.residual_clarke).all()
+    assert jk.Certificates(largest=5).most_samples == 5
 
 
 def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
@@ -165,3 +166,10 @@ def test_the_study_from_its_command_line(tmp_path, capsys):
         polished = results.sel(way="polished at 1e-30").normalized_margin.dropna("log_s")
         before = results.sel(way="trained", log_s=polished.log_s.values).normalized_margin
         assert (polished >= before).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("largest", [0, 2.5])
+def test_how_many_are_certified_is_a_whole_number(largest):
+    with pytest.raises(ValueError, match="largest must be"):
+        jk.Certificates(largest=largest)

@@ -9,7 +9,7 @@ import jax
 
 from jaxkkt.engine.costs import work
 from jaxkkt.engine.trajectories import Trajectory
-from jaxkkt.measurements import Measurement
+from jaxkkt.measurements import Measurement, samples_seen
 from jaxkkt.representations import Representation, step_flops
 from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Run
@@ -93,6 +93,12 @@ class Bucket:
         return frozenset(map(_measured, self.one_of_each))
 
     @property
+    def samples_seen(self) -> int | None:
+        """To how many samples its largest runs may be padded for what is measured of them."""
+        seen = (samples_seen(all_measured(run), self.samples) for run in self.one_of_each)
+        return max((most for most in seen if most), default=None)
+
+    @property
     def times_measured(self) -> int:
         """How often a run is measured: at its end, and at the moments of its curve."""
         curve = self.runs[0].curve
@@ -165,4 +171,10 @@ def _measured(run: Run) -> Any:
 
 
 def _measured_alike(run: Run) -> Any:
-    return _measured(run), type(run.data), run.data.label
+    seen = samples_seen(all_measured(run), run.samples)
+    return _measured(run), type(run.data), run.data.label, seen
+
+
+def all_measured(run: Run) -> tuple[Measurement, ...]:
+    """At its end and on its way."""
+    return run.measure + (() if run.curve is None else run.curve.measure)

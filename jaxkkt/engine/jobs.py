@@ -12,7 +12,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.draws import asked_for, pad_data
 from jaxkkt.engine.packing import Layout, numbers
-from jaxkkt.measurements import Measurement
+from jaxkkt.measurements import Measurement, samples_seen
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import Same, by_identity
 
@@ -32,11 +32,13 @@ _NOTHING = Layout.of(Beside())
 
 class Kind(NamedTuple):
     """What runs have in common that one program measures: the structure of what it measures and is
-    given, and the run's own size (samples, d, width) where the measurements do not take padding."""
+    given, and the run's own size (samples, d, width) where the measurements do not take padding, or
+    to how many samples they are padded at most."""
 
     measurements: Layout
     protocol: Layout
     own: tuple[int, int, int] | None
+    seen: int | None
     beside: Layout
     # Whether all runs are given the same arrays.
     shared: bool
@@ -210,6 +212,7 @@ def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
         group.numbers.layout,
         _packed(run.protocol if "protocol" in group.needs else None).layout,
         None if group.padded else (run.samples, run.d, run.width),
+        samples_seen(group.some, run.samples) if group.padded else None,
         _NOTHING if beside.is_nothing() else Layout.of(jax.tree.map(np.asarray, beside)),
         beside.is_nothing() or run.data.same_for_all_seeds,
     )

@@ -225,6 +225,9 @@ def measure_program(
         protocol = kind.protocol.unpack(words[numbers_of_it:])
         if kind.own is not None:
             given = _cut(given, kind.own)
+        if kind.seen is not None:
+            x = given.data.x
+            given = given._replace(data=datasets.unpad(given.data, kind.seen, x.shape[-1]))
         everything = {**given._asdict(), **beside._asdict(), "protocol": protocol}
         return [measured(m, *(everything[name] for name in m.needs())) for m in some]
 

@@ -16,12 +16,11 @@ import jax
 import numpy as np
 
 from jaxkkt.engine import lane_counts
-from jaxkkt.engine.buckets import Bucket, structure_of
+from jaxkkt.engine.buckets import Bucket, all_measured, structure_of
 from jaxkkt.engine.costs import lane_bytes, slot_bytes, work
 from jaxkkt.engine.inert import is_inert
 from jaxkkt.engine.merging import Shape, merge
 from jaxkkt.engine.trajectories import Trajectory, trajectories
-from jaxkkt.measurements import Measurement
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.representations import Representation
 from jaxkkt.runs.columns import distinct
@@ -44,9 +43,6 @@ SECONDS_PER_PROGRAM = 2.0
 SECONDS_OF_ROUNDING = 0.2
 # A shape whose turn does not fit into memory counts for so many times its seconds.
 NEVER = 1e9
-# What is measured may take longer than in proportion to the samples, or be left out, as
-# certificates are: up to so many are not measured beside more.
-FEW_SAMPLES = 256
 
 
 def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
@@ -174,7 +170,7 @@ def _bucket(
         mine, most = -(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one
         lanes = lane_counts.lanes_of_an_accelerator(mine, most, operations, protocol.guessed_steps)
         slots = lanes
-    elif any(one.on_host for run in kinds for one in _all_measured(run)):
+    elif any(one.on_host for run in kinds for one in all_measured(run)):
         lanes = slots = 1  # so that a row lands, and a stop is heard, after each
     else:
         lanes = lane_counts.within_a_turn(lane_counts.lanes_of_a_core(batch, k), of_one)
@@ -193,7 +189,7 @@ def _bucket(
         measured_at=tight,
         slot_bytes=of_one,
         resumes=kind.resumes,
-        starts=any("start" in one.needs() for run in kinds for one in _all_measured(run)),
+        starts=any("start" in one.needs() for run in kinds for one in all_measured(run)),
     )
 
 
@@ -205,7 +201,7 @@ def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
     """
     alike: dict[Any, list[Bucket]] = {}
     for b in buckets:
-        key = b.lanes, b.samples <= FEW_SAMPLES, b.starts, b.measures
+        key = b.lanes, b.samples_seen, b.starts, b.measures
         alike.setdefault(key, []).append(b)
     found = []
     for same in alike.values():
@@ -241,8 +237,3 @@ def _of_one_size_only(bucket: Bucket) -> bool:
     kinds = bucket.one_of_each
     any_size = all(run.data.any_size and run.initialization.any_size for run in kinds)
     return not any_size and {(run.samples, run.d, run.width) for run in kinds} == {bucket.sizes}
-
-
-def _all_measured(run: Run) -> tuple[Measurement, ...]:
-    """At its end and on its way."""
-    return run.measure + (() if run.curve is None else run.curve.measure)

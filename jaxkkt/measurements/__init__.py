@@ -21,6 +21,7 @@ from jaxkkt.measurements.base import (
     measured,
     measurement,
     require_axes,
+    samples_seen,
 )
 from jaxkkt.measurements.certificates import NOT_CERTIFIED, Certificates
 from jaxkkt.measurements.clusters import ClusterFlips
@@ -43,4 +44,5 @@ __all__ = [
     "measured",
     "measurement",
     "require_axes",
+    "samples_seen",
 ]

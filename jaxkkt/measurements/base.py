@@ -17,6 +17,8 @@ from jaxkkt.specs.identity import digest_of_array
 # What a measurement may ask for, by the names of its parameters.
 NEEDS = ("params", "data", "test", "start", "protocol", "curve", "truth")
 
+# Measurements that have a most number of samples see multiples of so many, or what is padded less.
+_SEEN = 256
 # Up to here float64 holds all whole numbers.
 _ALL_WHOLE = 2**53
 
@@ -46,6 +48,14 @@ class Measurement(Spec):
 
     def measure(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+    @property
+    def most_samples(self) -> int | None:
+        """Up to how many samples `measure` takes, of one that is `padded`; None for any number.
+
+        A run of no more is given no more, whatever runs are beside it.
+        """
+        return None
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
         """Attributes of the variables in the results: `long_name`, `units`, and by
@@ -137,6 +147,15 @@ def measurement(value: Any) -> Measurement:
     raise ValueError(
         f"a measurement is a function, such as f(params, data), or a jk.Measurement, got {value!r}"
     )
+
+
+def samples_seen(measurements: Iterable[Measurement], samples: int) -> int | None:
+    """To how many samples a run's data may be padded for these measurements; None for any number.
+
+    Those that take no more than `most_samples` take longer than in proportion to the samples.
+    """
+    bounds = [most for one in measurements if (most := one.most_samples) and most >= samples]
+    return min([*bounds, -(-samples // _SEEN) * _SEEN]) if bounds else None
 
 
 def measured(here: Measurement, *args: Any) -> dict[str, Array | np.ndarray]:

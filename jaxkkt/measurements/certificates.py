@@ -11,7 +11,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.kkt.certificate import as_budget
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive
+from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import described
 
 NOT_CERTIFIED = -1
@@ -26,9 +26,8 @@ class Certificates(Measurement):
     unless the gap shows that they do not matter. `summarize` counts no residual or slackness of
     such a network. The defaults are quick, and suffice at their own tolerance: at a larger one, as
     1e-3, give `budget=(k, 2 * m // 3)` for k neurons and m samples, which takes 3 to 11 times as
-    long. Datasets padded beyond `largest` samples are not
-    certified, since a certificate of 1,000 samples takes seconds: their rows are NaN, with status
-    -1.
+    long. Networks of more than `largest` samples are not certified, since a certificate of 1,000
+    samples takes seconds: their rows are NaN, with status -1.
     """
 
     kink_tolerance: float = described(
@@ -41,10 +40,15 @@ class Certificates(Measurement):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(kink_tolerance=self.kink_tolerance)
+        require_whole("largest", self.largest, 1)
         object.__setattr__(self, "budget", as_budget(self.budget))
 
+    @property
+    def most_samples(self) -> int:
+        return self.largest
+
     def measure(self, params: Params, data: Dataset, protocol: Any) -> dict[str, Array]:
-        if data.y.shape[0] > self.largest:
+        if data.y.shape[0] > self.most_samples:
             return {name: jnp.full((), jnp.nan) for name in _CERTIFICATE_ATTRIBUTES} | {
                 "certificate_status": jnp.full((), NOT_CERTIFIED, jnp.int32)
             }
