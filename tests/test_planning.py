@@ -147,6 +147,22 @@ class TestShared:
         certified = [b for b in jk.plan_sweep(quick).buckets if b.measured_at[0] <= 256]
         assert sum(len(b.runs) for b in certified) == sum(r.samples <= 256 for r in quick) == 129
 
+    @pytest.mark.parametrize(
+        ("samples", "measure", "expected"),
+        [
+            (40, jk.Certificates, (64, 256, 256)),
+            (70, jk.Certificates, (70, 256, 256)),
+            (70, jk.Flips, (256, 256, 256)),
+        ],
+    )
+    def test_samples_are_not_rounded_up_where_that_takes_many_times_as_long(
+        self, samples, measure, expected
+    ):
+        """Of certificates 256 samples take fifteen times as long as 70."""
+        runs = jk.grid(d=100, samples=samples, width=100, seed=range(20), measure=measure)
+        (bucket,) = jk.plan_sweep(runs).buckets
+        assert bucket.measured_at == expected
+
     def test_one_run_more_of_another_loss_pads_nothing(self):
         sizes = {"d": 10, "samples": 10, "width": 50}
         many, one = jk.grid(**sizes, seed=range(2000)), jk.grid(**sizes, seed=0, loss="logistic")

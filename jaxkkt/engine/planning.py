@@ -39,6 +39,9 @@ OPERATIONS_OF_NO_MATTER = 1e10
 # points and its preactivations, where it is large, and compiling that so long.
 SECONDS_PER_ELEMENT = 2e-8
 SECONDS_PER_PROGRAM = 2.0
+# What takes no more than so many samples, as certificates, takes about so long for each cube of
+# those that it is given.
+SECONDS_PER_CUBE = 1.5e-8
 # Round sizes, whose programs another sweep may find compiled, are worth so much padding.
 SECONDS_OF_ROUNDING = 0.2
 # A shape whose turn does not fit into memory counts for so many times its seconds.
@@ -204,18 +207,19 @@ def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
         key = b.lanes, b.samples_seen, b.starts, b.measures
         alike.setdefault(key, []).append(b)
     found = []
-    for same in alike.values():
+    for (_, seen, *_), same in alike.items():
         counts = Counter[tuple[int, int, int]]()
         for b in same:
             counts[b.sizes] += b.times_measured * len(b.runs)
         turn, most = max(b.slots for b in same), max(b.bytes for b in same)
-        seconds = partial(_seconds, turn, max(most, lane_counts.TURN_BYTES))
+        seconds = partial(_seconds, turn, max(most, lane_counts.TURN_BYTES), seen)
         for union in merge(counts, seconds, SECONDS_PER_PROGRAM)[0]:
-            at = union.m, union.d, union.k
-            rounded = round_up(union.m), round_up(union.d), round_up(union.k)
+            at = tight = union.m, union.d, union.k
             number = sum(counts[part] for part in union.parts)
-            if number * (seconds(*rounded) - seconds(*at)) <= SECONDS_OF_ROUNDING:
-                at = rounded
+            for m in [union.m] * (seen is not None) + [round_up(union.m)]:
+                rounded = m, round_up(union.d), round_up(union.k)
+                if number * (seconds(*rounded) - seconds(*tight)) <= SECONDS_OF_ROUNDING:
+                    at = rounded
             sharing = [b for b in same if b.sizes in union.parts]
             slots = min(b.slots for b in sharing)
             for b in sharing:
@@ -224,12 +228,14 @@ def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
     return found
 
 
-def _seconds(slots: int, most: int, m: Any, d: Any, k: Any) -> Any:
-    """What a thread takes to draw and measure a network of a size, or each of arrays of them; as
-    good as forever where a turn of so many slots takes more than `most` bytes."""
+def _seconds(slots: int, most: int, seen: int | None, m: Any, d: Any, k: Any) -> Any:
+    """What a thread takes to draw and measure a network of a size, or each of arrays of them, by
+    measurements that see up to so many samples; as good as forever where a turn of so many slots
+    takes more than `most` bytes."""
     numbers = m * d + k * d + m * k
     fits = slots * jax.dtypes.canonicalize_dtype(float).itemsize * numbers <= most
-    return SECONDS_PER_ELEMENT * numbers * np.where(fits, 1, NEVER)
+    cubes = 0.0 if seen is None else np.minimum(m, seen) ** 3
+    return (SECONDS_PER_ELEMENT * numbers + SECONDS_PER_CUBE * cubes) * np.where(fits, 1, NEVER)
 
 
 def _of_one_size_only(bucket: Bucket) -> bool:
