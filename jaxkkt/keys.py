@@ -31,8 +31,11 @@ def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
 
     On a CPU JAX writes the rounds of Threefry as a loop, which XLA does not vectorize. Without the
     loop bits take a third of the time. `jax.random.poisson` refuses such a key. A key of another
-    kind comes back as it is, as do all under `jax_threefry_partitionable=False`.
+    kind comes back as it is, as do all under `jax_threefry_partitionable=False`. Raises ValueError
+    for what is no array, as a seed.
     """
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise ValueError(f"a random key is needed, as jax.random.key(0), got {key!r}")
     config: Any = jax.config
     if not config.jax_threefry_partitionable or str(jax.random.key_impl(key)) != THREEFRY:
         return key

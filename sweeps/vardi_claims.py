@@ -113,10 +113,10 @@ def notes(results: xr.Dataset) -> str:
     found = [
         f"{unflipped(results, 'flip_size_exact')} converged without a flip in the bracket, "
         f"{failed} failed. Means are over runs that converged and flipped.",
+        f"But where widths are compared, networks are {width_against_d(results)} neurons wide.",
         "All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
         f"min q, slack = {slack}, has flipped. It jumps where one sample crosses the slack. Other "
-        f"measures beside it, at the width and the largest d of the claims, over {base.trivial}"
-        f"{base.named}:",
+        f"measures beside it, at the largest d, over {base.trivial}{base.named}:",
         _other_sizes(base),
     ]
     if "certificate_status" in results:
@@ -124,8 +124,14 @@ def notes(results: xr.Dataset) -> str:
     return "\n\n".join(found)
 
 
+def width_against_d(results: xr.Dataset) -> int:
+    """That of the networks that are shown against d: the paper's, or the first where it was not
+    run."""
+    return PAPER_WIDTH if PAPER_WIDTH in results.width else int(results.width[0])
+
+
 def at_paper_width(results: xr.Dataset) -> xr.Dataset:
-    return results.sel(width=PAPER_WIDTH if PAPER_WIDTH in results.width else results.width[0])
+    return results.sel(width=width_against_d(results))
 
 
 def _by_alpha(base: Setting, variable: str) -> dict[float, xr.DataArray]:

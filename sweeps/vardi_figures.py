@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 import jaxkkt as jk
 from jaxkkt import plotting, studies
 
-from .vardi_claims import at_paper_width, claims, main_setting, notes
+from .vardi_claims import PAPER_WIDTH, at_paper_width, claims, main_setting, notes
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
 WIDTH = 1000
@@ -122,6 +122,8 @@ def against_d(
         plotting.sqrt_d(ax, results.d.values)
     ax.set_xlabel("input dimension $d$")
     ax.set_ylabel(label)
+    if by == "alpha" and (width := int(shown.width)) != PAPER_WIDTH:
+        ax.set_title(f"networks of width {width}")
 
 
 def panel(name: str, *what: Any, **how: Any) -> studies.Panel:

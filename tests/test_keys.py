@@ -114,3 +114,10 @@ def _loops(draw) -> str:
 def test_more_than_a_word_counts_are_jaxs_own(make):
     assert "4xui32>" in _loops(lambda key: make(unrolled(key), (2**16, 2**16)))
     assert "4xui32>" not in _loops(lambda key: make(unrolled(key), (2**15, 2**16)))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("draw", [networks.torch_linear, datasets.sphere])
+def test_a_seed_is_no_key(draw):
+    with pytest.raises(ValueError, match=r"a random key is needed, as jax.random.key\(0\), got 0"):
+        draw(0, 4, 3)

@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import jaxkkt as jk
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.programs import compile_bucket
-from jaxkkt.measurements import measured
+from jaxkkt.measurements import measured, measurement
 from jaxkkt.perturbations import FlipStatus
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -34,6 +35,11 @@ class Precise(jk.Measurement):
     def measure(self):
         given = {**PRECISE, "third": np.array([1 / 3]), "unsigned": np.uint64(2**63)}
         return {name: np.asarray(value) for name, value in given.items()}
+
+
+class Misspelled(jk.Measurement):
+    def mesure(self, params):
+        return 0.0
 
 
 def dead_share(params, data):
@@ -111,6 +117,15 @@ class TestOwn:
         assert table.above[2] == 0
 
     @pytest.mark.slow
+    def test_part_of_whose_arguments_is_given_has_the_function_s_name(self):
+        def scaled(params, factor):
+            return factor * params.v.max()
+
+        one = measurement(partial(scaled, factor=2.0))
+        params = jk.Params(jnp.ones((2, 2)), jnp.ones(2), jnp.ones(2))
+        assert (one.label, one.needs()) == ("scaled", ("params",))
+        assert measured(one, params) == {"scaled": 2}
+
     def test_sees_the_numbers_of_its_run_s_protocol(self):
         def rate(protocol):
             return 2 * protocol.optimizer.delta
@@ -227,6 +242,8 @@ class TestOwn:
             (lambda params: {"a": params.v, "a_0": 0.0}, "an array 'a', whose dimension .* 'a_0'"),
             (lambda params: {"a": params.w, "a_1": 0.0}, "an array 'a', whose dimension .* 'a_1'"),
             (lambda network: 0.0, "asks for 'network': its parameters may be 'params'"),
+            (Misspelled, "'misspelled' has no method `measure"),
+            (lambda params: params.v[params.v > 0], "cannot be traced by JAX.*boolean ind"),
             (0.5, "a measurement is a function, such as f"),
         ],
     )

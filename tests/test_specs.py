@@ -217,6 +217,14 @@ class TestRun:
             ({"optimizer": "adma"}, "unknown optimizer 'adma': choose from"),
             ({"init_scale": float("nan")}, "init_scale must be positive and finite, got nan"),
             ({"data": 5}, "data must be a name, a spec, a function"),
+            (
+                {"data": lambda key, samples: 0},
+                r"is called as f\(key, samples, dim\), but <lambda>\(key, samples\) takes",
+            ),
+            (
+                {"initialization": lambda width, dim: 0},
+                r"is called as f\(key, width, dim\), but <lambda>\(width, dim\) takes",
+            ),
         ],
     )
     def test_refuses(self, change, message):

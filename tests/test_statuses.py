@@ -137,6 +137,10 @@ def test_status_not_separable(optimizer):
     check_status(result, Status.NOT_SEPARABLE, "equal points with opposite labels")
     assert result.steps == 200
     assert networks.margins(result.params, x, y).min() <= 0
+    later = single.train(params, x, y, Protocol(optimizer, max_steps=3000))
+    ends = Status.NOT_SEPARABLE, Status.DIVERGED
+    assert later.status in ends[: 2 if optimizer is FLOW else 1]
+    assert "equal points with opposite labels" in Status(int(later.status)).describe()
 
 
 @pytest.mark.parametrize("learning_rate", [1e2, 1e30])

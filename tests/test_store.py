@@ -78,6 +78,9 @@ class TestArguments:
         jk.load_network("~/out", RUNS[0])
         with pytest.raises(ValueError, match="a store needs a folder, got ''"):
             jk.sweep(RUNS, store="")
+        (tmp_path / "notes.txt").touch()
+        with pytest.raises(ValueError, match=r"notes.txt is a file: name another place"):
+            jk.sweep(RUNS, store="notes.txt")
 
 
 class Killed(BaseException):

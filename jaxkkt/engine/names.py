@@ -89,7 +89,7 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
             continue
         try:
             returned = _traced(run, one, shape)
-        except jax.errors.JAXTypeError as error:
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
             raise ValueError(
                 f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
                 "or make it a jk.Measurement with `on_host = True`, which is not compiled. "

@@ -274,7 +274,8 @@ def _entries(folder: str | Path) -> list[Entry]:
             f"{alike} of {len(entries)} rows in {folder} have the columns and the seed of another: "
             "own functions or arrays of one name, or runs with a curve and without. Means over "
             "them mix what they are. Give each function and jk.data.Arrays(..., name='mine') a "
-            "name of its own before a sweep; the sweep's own table tells them apart",
+            "name of its own before a sweep, and write jk.optimizer(optax.adam, learning_rate=0.1) "
+            "for optax.adam(0.1); the sweep's own table tells them apart",
             stacklevel=4,
         )
     return entries

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.specs.base import Spec, described, jsonable
-from jaxkkt.specs.identity import digest_of_array
+from jaxkkt.specs.identity import digest_of_array, short_name
 
 # What a measurement may ask for, by the names of its parameters.
 NEEDS = ("params", "data", "test", "start", "protocol", "curve", "truth")
@@ -82,6 +83,11 @@ class Measurement(Spec):
         return tuple(name for name, one in asked if one.default is one.empty)
 
     def called(self) -> Callable[..., Any]:
+        if type(self).measure is Measurement.measure:
+            raise ValueError(
+                f"the measurement {self.label!r} has no method `measure(self, params, data)`, "
+                "which says what is recorded"
+            )
         return self.measure
 
     def computations(
@@ -123,7 +129,7 @@ class Function(Measurement):
 
     @property
     def label(self) -> str:
-        return str(getattr(self.function, "__name__", "function"))
+        return short_name(self.function)
 
     def called(self) -> Callable[..., Any]:
         return self.function
@@ -269,7 +275,9 @@ def _traceable(value: Any) -> Any:
 
 
 def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
-    names = inspect.signature(function).parameters
+    names = dict(inspect.signature(function).parameters)
+    for name in function.keywords if isinstance(function, partial) else ():
+        del names[name]
     unknown = [name for name in names if name not in NEEDS]
     if unknown:
         raise ValueError(

@@ -43,11 +43,11 @@ class StepStatus(Outcome):
 
 
 class GradientSteps(NamedTuple):
-    """The smallest step x + eta grad f(x) that changes the sign of f, point by point.
+    """The smallest step x - sign(f(x)) eta grad f(x) that changes the sign of f, point by point.
 
     output: f(x). gradient_norm: |grad f(x)|, in outputs a unit of input.
-    eta: its size |eta|; inf for NO_FLIP, NaN for NO_GRADIENT and NON_FINITE.
-    size: |delta| = |eta| |grad f(x)|, in units of the input.
+    eta: its size, not below 0; inf for NO_FLIP, NaN for NO_GRADIENT and NON_FINITE.
+    size: |delta| = eta |grad f(x)|, in units of the input.
     status: `StepStatus`.
     """
 
@@ -108,9 +108,10 @@ def gradient_steps(
 ) -> GradientSteps:
     """The smallest |eta| for which f(x + eta grad f(x)) and f(x) have opposite signs.
 
-    eta has the sign of -f(x). The output is piecewise linear along the ray, so no flip is missed
-    and none is a multiple of a step, as in a search in steps of 0.001. Steps up to
-    |delta| = `bracket` |x| are searched. The points are independent; labels play no part.
+    Such a step goes towards 0, by eta of the sign of -f(x); its size |eta| is told. The output is
+    piecewise linear along the ray, so no flip is missed and none is a multiple of a step, as in a
+    search in steps of 0.001. Steps up to |delta| = `bracket` |x| are searched. The points are
+    independent; labels play no part.
 
     Cost: three products of n k d, and passes over n k preactivations, a block of points at a time:
     a dozen where the outputs are nearly straight along their rays, up to a hundred where one bends.

@@ -1,6 +1,6 @@
 """Every combination of the values of any fields, as runs."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from itertools import product
@@ -17,6 +17,7 @@ from jaxkkt.runs.run import Curve, Run, measurements
 from jaxkkt.specs import data, initializations, optimizers
 from jaxkkt.specs.base import Spec, unknown_field
 from jaxkkt.specs.data import Data
+from jaxkkt.specs.identity import short_name
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Optimizer
@@ -274,6 +275,7 @@ def _data(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
     if _is_pair(value):
         return data.Arrays(*value), ()
     if callable(value):
+        _require_takes("data", value, "key", "samples", "dim")
         return data.Function, (("function", value),)
     got = repr(value)
     if shape := np.shape(value):
@@ -294,10 +296,26 @@ def _initialization(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
     if isinstance(value, own) or (isinstance(value, type) and issubclass(value, own)):
         return value, ()
     if callable(value):
+        _require_takes("initialization", value, "key", "width", "dim")
         return initializations.Function, (("function", value),)
     raise ValueError(
         f"initialization must be a name, a spec or a function (key, width, dim), got {value!r}"
     )
+
+
+def _require_takes(what: str, function: Callable[..., Any], *names: str) -> None:
+    """Raises ValueError for a function that cannot be called with so many arguments."""
+    try:
+        takes = signature(function)
+    except (TypeError, ValueError):  # as of some that are built in
+        return
+    try:
+        takes.bind(*names)
+    except TypeError as error:
+        raise ValueError(
+            f"a function for {what} is called as f({', '.join(names)}), but "
+            f"{short_name(function)}{takes} takes something else: {error}"
+        ) from error
 
 
 def _optimizer(value: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxkkt.networks import Params
 from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
 from jaxkkt.specs.data import fold, round_up
-from jaxkkt.specs.identity import given, package_of
+from jaxkkt.specs.identity import given, package_of, short_name
 
 
 class Initialization(Spec):
@@ -185,7 +185,7 @@ class Function(Initialization):
 
     @property
     def label(self) -> str:
-        return str(getattr(self.function, "__name__", "function"))
+        return short_name(self.function)
 
     @property
     def tag(self) -> str:

@@ -35,6 +35,8 @@ class Store:
         if folder == "":
             raise ValueError("a store needs a folder, got '': for the current one give '.'")
         self.folder = Path(folder).expanduser()
+        if self.folder.is_file():
+            raise ValueError(f"a store is a folder, and {folder} is a file: name another place")
         self._networks = self.folder / "networks"
 
     @classmethod

@@ -11,13 +11,14 @@ class Status(Outcome):
     STEP_CAP = 2, "the step cap came before the target log loss: raise max_steps"
     NOT_SEPARABLE = (
         3,
-        "a sample was still misclassified at the step cap: use a wider network or more steps, "
-        "and look for equal points with opposite labels",
+        "a sample was still misclassified at the step cap: use a wider network, more steps "
+        "or another optimizer, and look for equal points with opposite labels",
     )
     DIVERGED = (
         4,
         "the loss became NaN or infinite, or a flow's leapt far above its first: lower the "
-        "learning rate or delta, or use a wider network if no neuron is active on some sample",
+        "learning rate or delta, or use a wider network if no neuron is active on some sample; a "
+        "flow leaps where labels cannot be fitted, as those of equal points with opposite labels",
     )
     STALLED = (
         5,

@@ -240,7 +240,7 @@ FAULTS = (
     Fault(
         30,
         "equal points with opposite labels",
-        "status NOT_SEPARABLE at the step cap",
+        "status NOT_SEPARABLE at the step cap, or DIVERGED by a flow's leap; both name them",
         ("test_statuses.py::test_status_not_separable",),
     ),
     Fault(

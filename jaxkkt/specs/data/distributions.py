@@ -15,7 +15,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.keys import key_of
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
-from jaxkkt.specs.identity import given, package_of
+from jaxkkt.specs.identity import given, package_of, short_name
 
 
 class Distribution(Sized):
@@ -209,7 +209,7 @@ class Function(Distribution):
 
     @property
     def label(self) -> str:
-        return str(getattr(self.function, "__name__", "function"))
+        return short_name(self.function)
 
     @property
     def tag(self) -> str:
