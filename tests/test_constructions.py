@@ -221,6 +221,9 @@ def test_one_nearest_neighbour_between_two_samples():
         ([0.0, 1.0], [100.0, 0.0], [1.0, -1e-3], 1e5),
         ([0.0, 0.0], [1.0, 1.0], [1.0, -2.0], 0.0),
         ([0.0, 1.0], [1.0, 1.0], [2.0, 1.0], np.inf),
+        ([0.0, 1e-30], [1.0, 0.0], [1.0, -1.0], 1e30),
+        ([0.0, 1.0], [0.0, 0.0], [1.0, -1.0], 0.0),
+        ([0.0, 1.0], [-100.0, -5.0], [1.0, -1.0], 5.0),
     ],
 )
 def test_neurons_without_weights_are_outweighed_in_the_end(w, b, v, expected):
@@ -237,6 +240,65 @@ def test_samples_that_stay_as_near_as_each_other_are_no_flip():
     found = constructions.neighbour_attacks(point, [1], x, y, [1, 0, 1])
     assert np.isinf(found.along).all()
     np.testing.assert_allclose(found.towards, 2, rtol=1e-6)
+
+
+def test_samples_as_near_as_each_other_all_along_are_no_flip():
+    x, y = np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([1.0, -1.0])
+    found = constructions.neighbour_attacks(np.zeros((2, 2)), np.ones(2), x, y, [1.0, 0.0])
+    assert found.along.tolist() == [np.inf] * 2
+    assert found.towards.tolist() == [0.0] * 2
+
+
+def test_padding_is_no_neighbour_and_no_point():
+    """As the same samples given twice, which change nothing either."""
+    params, points, labels, x, y = plane(1)
+    points[0], labels[0] = 0.3 * x[2], -y[2]  # misclassified, and nearest to the padding
+    labels[4:], points[4:] = 0, 0
+    twice = np.append(x[:7], x[:2], axis=0), np.append(y[:7], y[:2])
+    padded = np.append(x[:7], 0 * x[:2], axis=0), np.append(y[:7], 0 * y[:2])
+    for function, rest in (
+        (neighbour_guarantees, ()),
+        (constructions.neighbour_attacks, ([-0.6, 0.8],)),
+        (partial(constructions.attacks, params), ([-0.6, 0.8],)),
+    ):
+        one, other = (np.asarray(function(points, labels, *xy, *rest)) for xy in (twice, padded))
+        np.testing.assert_allclose(other, one, rtol=1e-9)
+        assert np.isnan(one[..., 4:]).all()
+        assert not np.isnan(one[..., :4]).any()
+    safe = constructions.guaranteed_sizes(params, points, labels)
+    assert np.isnan(safe).tolist() == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize(("constant", "size"), [(6.8, 7.8), (7.2, np.inf)])
+def test_flips_are_looked_for_up_to_four_times_both_lengths(constant, size):
+    """x_1 + the constant turns negative at -constant: of points and samples of length 1 up to 8."""
+    params = Params(
+        jnp.asarray([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]),
+        jnp.asarray([0.0, 0.0, 1.0]),
+        jnp.asarray([1.0, -1.0, constant]),
+    )
+    x, y = np.array([[-1.0, 0.0]]), np.array([1.0])
+    found = attacked(params, np.array([[1.0, 0.0]]), np.ones(1), x, y, [1.0, 0.0])
+    np.testing.assert_allclose(found.along, size, rtol=1e-9)
+    assert found.towards.tolist() == [np.inf]  # no sample has the other label
+
+
+def test_without_a_direction_only_what_is_misclassified_is_flipped():
+    params, points, labels, x, y = plane(1)
+    wrong = np.where(np.arange(6) == 0, -labels, labels)
+    found = attacked(params, points, wrong, x, y, [0.0, 0.0])
+    assert found.along.tolist() == [0.0] + [np.inf] * 5
+
+
+@pytest.mark.parametrize(
+    ("point", "label", "along"), [([-2, 2, -1], -1, 0.0), ([0, -2, -1], 1, np.inf)]
+)
+def test_rounding_neither_hides_a_flip_nor_makes_one(point, label, along):
+    """Misclassified, beside a sample as far all along; correct, beside one as near at the start."""
+    x = np.array([[2, -2, -2], [-1, -2, 2], [2, 0, -2], [-2, -1, 0], [1, 0, -1]], np.float32)
+    point, y = np.array([point], np.float32), [1, -1, 1, 1, -1]
+    found = constructions.neighbour_attacks(point, [label], x, y, [-1, 1, 1])
+    assert found.along.tolist() == [along]
 
 
 @pytest.mark.slow
@@ -276,7 +338,12 @@ def test_attacks_on_what_is_broken_are_unknown():
     broken = params._replace(w=params.w.at[0, 0].set(jnp.inf))
     for arguments in ((broken, *fine[1:]), (*fine[:3], nan, *fine[4:]), (*fine[:5], [np.nan, 1.0])):
         assert np.isnan(constructions.attacks(*arguments)).all()
-    for arguments in ((*fine[1:3], nan, *fine[4:]), (*fine[1:5], [np.inf, 1.0])):
+    lost = np.where(np.arange(6)[:, None] == 0, np.nan, points)
+    for arguments in (
+        (*fine[1:3], nan, *fine[4:]),
+        (*fine[1:5], [np.inf, 1.0]),
+        (lost, *fine[2:]),
+    ):
         assert np.isnan(constructions.neighbour_attacks(*arguments)).all()
 
 

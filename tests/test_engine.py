@@ -22,7 +22,7 @@ from jaxkkt.engine.lanes import run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
 from jaxkkt.engine.rows import Row
 from jaxkkt.engine.summaries import told_by
-from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.tally import Tally, together
 from jaxkkt.engine.trajectories import trajectories
 from jaxkkt.training import Status
 
@@ -180,6 +180,16 @@ class TestRuns:
         list(run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), tally))
         assert tally.useful_steps == 4 * 2
         assert tally.useful_steps <= tally.lane_steps
+
+    def test_tallies_add_up_and_come_to_rest(self):
+        one = Tally(10, 6, 1.5, 2.0, 3, 4, 100.0, (-1.0,))
+        other = Tally(5, 4, 0.5, 1.0, 1, 2, 50.0, (-2.0, -3.0))
+        total = together([one, other])
+        assert total == Tally(15, 10, 2.0, 3.0, 4, 6, 150.0, (-1.0, -2.0, -3.0))
+        assert total.useful_share() == 2 / 3
+        assert together([]).useful_share() == 1
+        one.rest()
+        assert one == Tally(10, 6, 1.5)
 
     def test_failed_runs_have_a_status_and_are_named(self, caplog):
         too_fast = jk.Descent(learning_rate=1e6)

@@ -33,6 +33,8 @@ ZIGZAG = line((1, 1, 2), (1, 0, -4), (1, -1, 4), (1, -2, -2), constant=-1.0)
         ([3.0, 3.5], 2.0),  # before the first un-flips
         ([3.0, 4.2], 3.5),  # the first un-flipped at 2.7; flips again at 3.5
         ([4.2, 3.0], 3.5),
+        ([3.0, 4.0], 4.5),  # one un-flips at 2.5 and 3.5 where the other flips
+        ([3.0, 4.999], 3.5),  # the first flips again 0.001 later
         ([4.2, 4.5, 5.3], 5.8),  # one is un-flipped at each of 3.8, 4.7 and 5.0
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import assert_close, normal
 
-from jaxkkt import networks
+from jaxkkt import networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements import StepFlips
 from jaxkkt.networks import Params, value_and_input_gradient
@@ -150,6 +150,38 @@ def test_how_far_neurons_moved_where_v_is_trained_too(lazy):
     moved = params._replace(w=params.w.at[1, 0].add(0.5), v=3 * params.v)
     found = StepFlips().measure(moved, Dataset(x, y), params)
     assert found["furthest"] == pytest.approx(0.5 * params.v.size**0.5)
+
+
+@pytest.mark.parametrize("bracket", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_bracket_that_is_none_is_refused(bracket):
+    with pytest.raises(ValueError, match=f"bracket must be positive and finite, got {bracket:g}"):
+        StepFlips(bracket=bracket)
+
+
+@pytest.mark.parametrize(
+    ("published", "means"), [(False, (1, 3, 3.5, 3.125)), (True, (1.75, 2.5, 3, 2.1875))]
+)
+def test_what_counts_of_given_steps(published, means, monkeypatch):
+    """Points that flip, one misclassified, one that does not flip, one of length 0, padding."""
+    rows = [[1, -2, 3, 4, np.nan], [2, 3, 1, 4, 9], [0.5, 8, np.inf, 1.5, 7], [1, 24, np.inf, 6, 9]]
+    steps = GradientSteps(*jnp.asarray(rows, jnp.float32), jnp.array([0, 0, 1, 0, 0]))
+    brackets = []
+
+    def given(params, x, bracket):
+        brackets.append(bracket)
+        return steps
+
+    monkeypatch.setattr(perturbations, "gradient_steps", given)
+    x, y = jnp.array([[4.0], [1.0], [2.0], [0.0], [0.0]]), jnp.array([1.0, 1, 1, 1, 0])
+    w, one, none = jnp.array([[1.0], [2.0], [0.0]]), jnp.array([1.0, 1, 0]), jnp.array([1.0, 0, 0])
+    moved, start = Params(w + jnp.array([[5.0], [1.0], [0.0]]), one, none), Params(w, one, one)
+    measure = jax.jit(StepFlips(bracket=7.0, published=published).measure)
+    measured = measure(moved, Dataset(x, y), start)
+    assert brackets == [7.0]
+    names = ("step_eta", "step_gradient_norm", "step_size", "step_relative_size")
+    names = (*names, "step_needed_share", "step_flipped_share", "furthest")
+    expected = (*means, 3 / 4, 2 / 3, 5 * 2**0.5)
+    np.testing.assert_allclose([measured[name] for name in names], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("published", [False, True])

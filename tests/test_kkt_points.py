@@ -42,7 +42,7 @@ def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
         kkt.Stationarity(**{name: jnp.array(first + i) for i, name in enumerate(fields)})
         for first in (10.0, 2.0)
     )
-    rest = map(jnp.array, (7, 0.5, 0.1, [0.2, 0.4, 0.3], 0))
+    rest = [jnp.array(value) for value in (7, 0.5, 0.1, [0.2, 0.4, 0.3], 0)]
     asked = []
 
     def certificate(params, x, y, **settings):
@@ -63,6 +63,14 @@ def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
         "balance": pytest.approx(0.4),
         "certificate_status": 0.0,
     }
+    clarke = clarke._replace(gap=jnp.array(20.0))  # the larger of the two gaps
+    assert mine.measure(start, data, jk.Protocol())["residual_gap"] == 20
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, 1.0, float("nan")])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(ValueError, match=f"kink_tolerance must be .* got {tolerance:g}"):
+        jk.Certificates(kink_tolerance=tolerance)
 
 
 @pytest.mark.slow

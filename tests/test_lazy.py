@@ -10,7 +10,7 @@ from cases import assert_close, assert_same_bits, lane, normal, stacked
 from scipy.optimize import brentq
 
 import jaxkkt as jk
-from jaxkkt import lazy, networks, protocols
+from jaxkkt import lazy, networks, protocols, training
 from jaxkkt.training import Status
 
 SGD = lazy.lazy_sgd(ball=2.0, learning_rate=0.5)
@@ -141,6 +141,12 @@ class TestTraining:
             losses = np.logaddexp(0, -np.asarray(networks.margins(found.params, x, y)))
             np.testing.assert_allclose(found.log_loss, np.log(losses.sum()), rtol=1e-5)
 
+    def test_no_loss_ends_a_flow_inside_its_ball(self):
+        start, x, y = case()
+        found = jk.train(start, x, y, lazy.lazy_flow(400.0))
+        assert found.status == Status.LEFT_BALL
+        assert found.log_loss < -20
+
     @pytest.mark.usefixtures("unchecked")  # optax's Adam promotes
     @pytest.mark.parametrize(
         "protocol",
@@ -201,6 +207,18 @@ class TestTraining:
             assert jnp.isfinite(found.params.w).all()
         before = jk.train(start, x, y, protocol.replace(ball=None, max_steps=3))
         assert_same_bits(found.params, before.params)  # of an infinite step
+
+    def test_a_step_across_the_ball_ends_on_its_far_edge(self):
+        """From so near the edge behind it that one form of the root would be rounding alone."""
+        start, one = networks.Params(*map(jnp.array, ([[5.0]], [0.0], [1.0]))), jnp.ones(1)
+        protocol = protocols.Protocol(optax.sgd(1e3), "logistic", trained=("w",), ball=0.7)
+        data = jk.Dataset(one[None], one)
+        state = training.init(start, data, protocol, jax.random.key(0))
+        here = start._replace(w=start.w - 0.7 + 1e-6)
+        left = state._replace(position=here, status=jnp.int32(Status.LEFT_BALL))
+        found = jax.jit(lambda state: training.finish(state, data, protocol))(left)
+        np.testing.assert_allclose(found.position.w, 5.7, rtol=1e-6)
+        np.testing.assert_allclose(found.log_loss, np.log(np.logaddexp(0, -5.7)), rtol=1e-5)
 
     @pytest.mark.slow
     def test_log_loss_of_a_run_that_stays_inside_is_what_was_compared(self):
@@ -266,7 +284,9 @@ class TestTraining:
         found = jk.train(start, x, y, lazy.lazy_flow(2.0, delta=jnp.float32(0.02)))
         assert_close(found, jk.train(start, x, y, lazy.lazy_flow(2.0)), rtol=1e-3, atol=1e-5)
         assert lazy.lazy_flow(delta=0.1).guessed_steps == 30
-        assert lazy.lazy_flow(delta=1e-320).guessed_steps > 0
+        assert lazy.lazy_flow(delta=1e-320).guessed_steps == 20_000
+        assert lazy.lazy_flow(delta=jnp.float32(0.1)).guessed_steps == 110
+        assert [lazy.lazy_sgd(max_steps=n).guessed_steps for n in (300, 20_000)] == [150, 3_000]
 
     def test_what_is_not_trained_does_not_decay(self):
         start, x, y = case()

@@ -21,6 +21,7 @@ def test_on_margin_takes_the_slack_and_leaves_padding_out():
     mask = jnp.array([True, True, True, False, True])
     np.testing.assert_array_equal(perturbations.on_margin(q, mask=mask), [1, 1, 0, 0, 0])
     np.testing.assert_array_equal(perturbations.on_margin(q, 3.0, mask), [1, 1, 1, 0, 1])
+    np.testing.assert_array_equal(perturbations.on_margin(q, 1.0, mask), [1, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("q", [[1.0, -1.0], [0.0, 1.0], [jnp.nan, 1.0]])
@@ -28,9 +29,10 @@ def test_nobody_is_on_the_margin_of_a_network_that_errs(q):
     assert not perturbations.on_margin(jnp.array(q)).any()
 
 
-def test_slack_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"slack must be at least 1, got 0\.9"):
-        perturbations.on_margin(jnp.ones(3), 0.9)
+@pytest.mark.parametrize("slack", [0.9, float("nan")])
+def test_slack_below_one_is_refused(slack):
+    with pytest.raises(ValueError, match=f"slack must be at least 1, got {slack}"):
+        perturbations.on_margin(jnp.ones(3), slack)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -185,6 +187,7 @@ def degenerate():
         for name, at in (("w", (3, 1)), ("b", 3), ("v", 3)):
             broken = params._replace(**{name: replaced(getattr(params, name), at, bad)})
             cases.append((FlipStatus.NON_FINITE, (broken, x, y, u, one)))
+    cases.append((FlipStatus.NON_FINITE, (broken, x, y, u, nobody)))
     cases.append((FlipStatus.NON_FINITE, (params, replaced(x, (0, 0), np.nan), y, u, one)))
     cases.append((FlipStatus.NON_FINITE, (params, x, y, replaced(u, 0, np.nan), one)))
     huge = Params(*(p * np.float32(1e25) for p in params))  # finite weights, infinite outputs
@@ -229,6 +232,16 @@ def test_samples_that_are_not_chosen_may_turn_back():
         np.testing.assert_allclose(found.size, 1, rtol=1e-6)
     assert one.monotone
     assert not both.monotone
+
+
+def test_beside_a_broken_point_no_size_is_known():
+    """Though it is not chosen, and the bracket is given."""
+    x, u = np.array([[1.0], [np.nan]], np.float32), np.ones(1, np.float32)
+    identity, y, one = line((1, 0, 1), (-1, 0, -1)), np.ones(2, np.float32), np.array([True, False])
+    assert flip_size_bisection(identity, x, y, u, one, 2.5).status == FlipStatus.NON_FINITE
+    exact = flip_sizes_exact(identity, x, y, u, one, 2.5)
+    assert exact.status == FlipStatus.NON_FINITE
+    assert np.isnan([*exact.sizes, *exact.unflips]).all()
 
 
 @pytest.mark.parametrize("search", [flip_sizes_exact, flip_size_bisection])

@@ -138,8 +138,7 @@ def certificate(
     traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
     x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
-    if not 0 <= kink_tolerance < 1:
-        raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")
+    require_tolerance(kink_tolerance)
     if not 0 < gap < 1:
         raise ValueError(f"gap must be between 0 and 1, got {gap}")
     m, k = x.shape[0], params.v.shape[0]
@@ -148,6 +147,11 @@ def certificate(
     budget = as_budget(budget)
     places = min(budget[0], k), min(budget[1], m)
     return _certificate(params, x, y, kink_tolerance, gap, places, trained)
+
+
+def require_tolerance(kink_tolerance: float) -> None:
+    if not 0 <= kink_tolerance < 1:
+        raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")
 
 
 def as_budget(budget: Any) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from jaxtyping import Array
 
 from jaxkkt import kkt
 from jaxkkt.datasets import Dataset
-from jaxkkt.kkt.certificate import as_budget
+from jaxkkt.kkt.certificate import as_budget, require_tolerance
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive, require_whole
+from jaxkkt.requirements import require_whole
 from jaxkkt.specs.base import described
 
 NOT_CERTIFIED = -1
@@ -39,7 +39,7 @@ class Certificates(Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(kink_tolerance=self.kink_tolerance)
+        require_tolerance(self.kink_tolerance)
         require_whole("largest", self.largest, 1)
         object.__setattr__(self, "budget", as_budget(self.budget))
 
