@@ -59,7 +59,7 @@ class Options(studies.Options):
     slack: float = 1.1
     """samples with q <= slack min q are on the margin"""
     certify: bool = False
-    """record how close every network is to a KKT point, too: twice the time"""
+    """record how close every network is to a KKT point, too: a fifth more time"""
 
 
 def preset(name: str, **common: Any) -> list[jk.Run]:
