@@ -67,9 +67,10 @@ def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
     assert mine.measure(start, data, jk.Protocol())["residual_gap"] == 20
 
 
-@pytest.mark.parametrize("tolerance", [-1.0, 1.0, float("nan")])
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("tolerance", [-1.0, 1.0, float("nan"), "a", None])
 def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(ValueError, match=f"kink_tolerance must be .* got {tolerance:g}"):
+    with pytest.raises(ValueError, match=f"kink_tolerance must be .* got {tolerance!r}"):
         jk.Certificates(kink_tolerance=tolerance)
 
 

@@ -116,16 +116,26 @@ class TestOwn:
         assert 0 < table.above[1] < 1
         assert table.above[2] == 0
 
-    @pytest.mark.slow
     def test_part_of_whose_arguments_is_given_has_the_function_s_name(self):
-        def scaled(params, factor):
-            return factor * params.v.max()
-
-        one = measurement(partial(scaled, factor=2.0))
+        """Wherever the part stands: those after it, and those after a star, are given by name."""
         params = jk.Params(jnp.ones((2, 2)), jnp.ones(2), jnp.ones(2))
-        assert (one.label, one.needs()) == ("scaled", ("params",))
-        assert measured(one, params) == {"scaled": 2}
+        data = Dataset(jnp.ones((3, 2)), jnp.ones(3))
 
+        def last(params, data, factor):
+            return factor * params.v.max() * data.y.sum()
+
+        def first(factor, params, *, data):
+            return last(params, data, factor)
+
+        for function in (last, first):
+            one = measurement(partial(function, factor=2.0))
+            assert (one.label, one.needs()) == (function.__name__, ("params", "data"))
+            assert measured(one, params, data) == {function.__name__: 6}
+        whatever = measurement(partial(lambda params, **rest: 0.0, factor=2.0))
+        with pytest.raises(ValueError, match="asks for 'rest'"):
+            whatever.needs()
+
+    @pytest.mark.slow
     def test_sees_the_numbers_of_its_run_s_protocol(self):
         def rate(protocol):
             return 2 * protocol.optimizer.delta

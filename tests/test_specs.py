@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial, wraps
 
 import chex
 import jax
@@ -398,6 +399,25 @@ class TestGrid:
     def test_refuses(self, axes, message):
         with pytest.raises(ValueError, match=message):
             jk.grid(**axes)
+
+    def test_functions_that_can_be_called_so_are_taken(self):
+        def draw(key, samples, dim, noise=0.1):
+            raise AssertionError
+
+        @wraps(draw)
+        def without_noise(*given):
+            return draw(*given, 0.1)
+
+        class Own:
+            def __call__(self, key, samples, dim):
+                raise AssertionError
+
+        def least(key, samples, dim, noise):
+            raise AssertionError
+
+        for f in (draw, without_noise, wraps(least)(without_noise), Own(), jax.jit(draw), max):
+            assert len(jk.grid(data=f, d=4, samples=4, width=5, seed=0)) == 1
+        assert len(jk.grid(data=partial(least, noise=0.2), d=4, samples=4, width=5, seed=0)) == 1
 
     def test_own_arrays_bring_their_size(self):
         x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)

@@ -178,6 +178,7 @@ class TestFigures:
         printed = capsys.readouterr().out
         assert printed.strip() == (tmp_path / "claims.md").read_text().strip()
         assert "16 runs: 16 converged" in printed
+        assert f"networks are {table.width.values[0]} neurons wide" in printed
         assert json.loads((tmp_path / "claims.json").read_text())["runs"]["converged"] == 16
 
         (segment,) = (tmp_path / "segments").iterdir()
@@ -197,6 +198,15 @@ class TestFigures:
         vardi_figures.PANELS[0].draw(figure, table)
         labels = figure.axes[0].get_legend_handles_labels()[1]
         assert (r"$\sqrt{d}$" in labels) == drawn
+
+    @pytest.mark.parametrize(
+        ("width", "title"), [([50, 100], "networks of width 50"), ([50, 1000], "")]
+    )
+    def test_networks_of_another_width_than_the_paper_s_are_told(self, width, title):
+        table = synthetic(2.0, d=[50, 100], alpha=[1.0], width=width)
+        figure = Figure()
+        vardi_figures.PANELS[0].draw(figure, table)
+        assert figure.axes[0].get_title() == title
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

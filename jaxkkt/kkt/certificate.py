@@ -149,9 +149,12 @@ def certificate(
     return _certificate(params, x, y, kink_tolerance, gap, places, trained)
 
 
-def require_tolerance(kink_tolerance: float) -> None:
-    if not 0 <= kink_tolerance < 1:
-        raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance}")
+def require_tolerance(kink_tolerance: Any) -> None:
+    """Raises ValueError unless this is a number in [0, 1)."""
+    if not (
+        isinstance(kink_tolerance, float | int | np.number | Array) and 0 <= kink_tolerance < 1
+    ):
+        raise ValueError(f"kink_tolerance must be in [0, 1), got {kink_tolerance!r}")
 
 
 def as_budget(budget: Any) -> tuple[int, int]:

@@ -134,8 +134,16 @@ class Function(Measurement):
     def called(self) -> Callable[..., Any]:
         return self.function
 
-    def measure(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+    def measure(self, *args: Any) -> Any:
+        """Calls the function: by name after a star, or after what a `functools.partial` gives."""
+        named, placed = dict[str, Any](), list[Any]()
+        asked = _needs(self.function, self.label).items()
+        for (name, one), value in zip(asked, args, strict=True):
+            if one.kind is one.KEYWORD_ONLY:
+                named[name] = value
+            else:
+                placed.append(value)
+        return self.function(*placed, **named)
 
     @property
     def brought(self) -> Any:
@@ -277,7 +285,7 @@ def _traceable(value: Any) -> Any:
 def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
     names = dict(inspect.signature(function).parameters)
     for name in function.keywords if isinstance(function, partial) else ():
-        del names[name]
+        names.pop(name, None)
     unknown = [name for name in names if name not in NEEDS]
     if unknown:
         raise ValueError(

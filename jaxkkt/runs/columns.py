@@ -7,6 +7,7 @@ from optax import GradientTransformation
 
 from jaxkkt.measurements import Measurement
 from jaxkkt.specs.base import Spec, kind_of
+from jaxkkt.specs.identity import unwrapped
 from jaxkkt.specs.same import Same
 
 SEED = "seed of data and initial weights"
@@ -189,5 +190,5 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
     if callable(value):  # a schedule, or a type
-        return getattr(value, "__name__", type(value).__name__)
+        return getattr(unwrapped(value), "__name__", type(value).__name__)
     return value

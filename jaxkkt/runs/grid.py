@@ -198,8 +198,8 @@ def _no_field(name: str, each: Iterable[dict[str, _Part]]) -> str:
             own: Any = dict(template.fields).get("function")
             if own is not None and name in signature(own).parameters:
                 return (
-                    f"{name!r} is a parameter of the function {own.__name__}, and functions have "
-                    f"no axes: write a class with the field `{name}: jk.Number = ...` in its place"
+                    f"{name!r} is a parameter of the function {short_name(own)}, and functions "
+                    f"have no axes: write a class with the field `{name}: jk.Number = ...` instead"
                 )
             value = getattr(template.kind, name, None)
             if isinstance(value, Real) and not isinstance(value, bool):
@@ -306,7 +306,7 @@ def _initialization(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
 def _require_takes(what: str, function: Callable[..., Any], *names: str) -> None:
     """Raises ValueError for a function that cannot be called with so many arguments."""
     try:
-        takes = signature(function)
+        takes = signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # as of some that are built in
         return
     try:

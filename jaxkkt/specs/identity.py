@@ -55,17 +55,18 @@ def digest_of_array(array: Any) -> str:
 
 def function_name(function: Any) -> str:
     """Where a function can be imported from, "module:name"."""
-    function = _unwrapped(function)
+    function = unwrapped(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '?')}:{name}"
 
 
 def short_name(function: Any) -> str:
     """What a function is called in tables: "function" where it has no name."""
-    return str(getattr(_unwrapped(function), "__name__", "function"))
+    return str(getattr(unwrapped(function), "__name__", "function"))
 
 
-def _unwrapped(function: Any) -> Any:
+def unwrapped(function: Any) -> Any:
+    """What a `functools.partial` calls; another function as it is."""
     while isinstance(function, partial):
         function = function.func
     return function
