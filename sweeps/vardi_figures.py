@@ -25,7 +25,14 @@ from matplotlib.figure import Figure
 import jaxkkt as jk
 from jaxkkt import plotting, studies
 
-from .vardi_claims import PAPER_WIDTH, at_paper_width, claims, main_setting, notes
+from .vardi_claims import (
+    PAPER_WIDTH,
+    at_paper_width,
+    claims,
+    main_setting,
+    notes,
+    width_against_d,
+)
 
 ALPHAS = (0.5, 0.8, 1.0, 1.2, 1.5)
 WIDTH = 1000
@@ -120,10 +127,10 @@ def against_d(
     plotting.families(ax, shown, variable, by, symbol={"alpha": r"$\alpha$"}.get(by, by))
     if line and setting["data"] == "sphere":
         plotting.sqrt_d(ax, results.d.values)
-    ax.set_xlabel("input dimension $d$")
+    width = width_against_d(results)
+    told = f", width {width}" if by == "alpha" and width != PAPER_WIDTH else ""
+    ax.set_xlabel(f"input dimension $d${told}")
     ax.set_ylabel(label)
-    if by == "alpha" and (width := int(shown.width)) != PAPER_WIDTH:
-        ax.set_title(f"networks of width {width}")
 
 
 def panel(name: str, *what: Any, **how: Any) -> studies.Panel:

@@ -199,14 +199,12 @@ class TestFigures:
         labels = figure.axes[0].get_legend_handles_labels()[1]
         assert (r"$\sqrt{d}$" in labels) == drawn
 
-    @pytest.mark.parametrize(
-        ("width", "title"), [([50, 100], "networks of width 50"), ([50, 1000], "")]
-    )
-    def test_networks_of_another_width_than_the_paper_s_are_told(self, width, title):
+    @pytest.mark.parametrize(("width", "told"), [([50, 100], "$d$, width 50"), ([50, 1000], "$d$")])
+    def test_networks_of_another_width_than_the_paper_s_are_told(self, width, told):
         table = synthetic(2.0, d=[50, 100], alpha=[1.0], width=width)
         figure = Figure()
         vardi_figures.PANELS[0].draw(figure, table)
-        assert figure.axes[0].get_title() == title
+        assert figure.axes[0].get_xlabel() == f"input dimension {told}"
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
