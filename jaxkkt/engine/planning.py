@@ -216,7 +216,8 @@ def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
         for union in merge(counts, seconds, SECONDS_PER_PROGRAM)[0]:
             at = tight = union.m, union.d, union.k
             number = sum(counts[part] for part in union.parts)
-            for m in [union.m] * (seen is not None) + [round_up(union.m)]:
+            round_m = round_up(union.m)
+            for m in (round_m,) if seen is None else (union.m, round_m):
                 rounded = m, round_up(union.d), round_up(union.k)
                 if number * (seconds(*rounded) - seconds(*tight)) <= SECONDS_OF_ROUNDING:
                     at = rounded
