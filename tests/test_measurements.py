@@ -13,6 +13,7 @@ from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
+from jaxkkt.engine import names
 from jaxkkt.engine.draws import draw
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.measurements import measured, measurement
@@ -324,6 +325,17 @@ class TestOwn:
         jk.plan_sweep(jk.grid(**axes, measure=norms))
         assert {(4, 1, 10), (8, 7, 19)} < set(traced)
         assert len(traced) <= 5
+
+    def test_what_was_traced_is_not_looked_up_again(self, monkeypatch):
+        asked = []
+        monkeypatch.setattr(names, "kept", lambda what, make: asked.append(what) or make())
+
+        def norms(params):
+            return {"norms": jnp.abs(params.v)}
+
+        for seed in range(3):
+            jk.plan_sweep(jk.grid(**{**AXES, "seed": seed}, measure=norms))
+        assert len(asked) == 1
 
     def test_what_raises_at_some_sizes_is_left_to_its_runs(self):
         def second(params):

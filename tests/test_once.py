@@ -7,6 +7,7 @@ from threading import Barrier
 import pytest
 
 from jaxkkt.engine.once import once
+from jaxkkt.specs.same import forget_results
 
 
 def test_threads_that_ask_at_the_same_time_share_one_computation():
@@ -42,3 +43,14 @@ def test_what_raised_is_computed_again():
     with pytest.raises(OSError, match="once"):
         fails_first(2)
     assert fails_first(2) == 2
+
+
+def test_what_was_computed_is_let_go_of_with_all_that_is_kept():
+    calls = []
+    noted = once(calls.append)
+    noted(3)
+    noted(3)
+    assert calls == [3]
+    forget_results()
+    noted(3)
+    assert calls == [3, 3]

@@ -40,9 +40,13 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
-        self._folder = folder
+        self._folder, self._there = folder, saved_in(folder)
         self._computed_with = hash_of([environment(), bucket.computed_as, bucket.lanes])
         self._next = perf_counter() + SECONDS_BETWEEN_CHECKPOINTS
+
+    def __contains__(self, run: Run) -> bool:
+        """Whether there was one when this was made: asking the disk for every run takes long."""
+        return bool(self._there) and run.name in self._there
 
     def are_due(self) -> bool:
         """Whether it is time to save, and not again before so long."""
@@ -66,15 +70,14 @@ class Checkpoints:
             log.warning("no checkpoint of %s: %s", run.name, error)
 
     def load(self, run: Run, like: Any) -> UnderWay | None:
-        """What was saved of a run whose state has leaves `like` these, where that counts."""
+        """What was saved of a run whose state has leaves `like` these; None where that does not
+        count."""
         path = path_of(self._folder, run)
-        if not path.exists():
-            return None
         try:
             arrays = read_arrays(path, run.name)
             if str(arrays.pop("computed with")) != self._computed_with:
                 raise ValueError(f"{path} is of other settings, or another number of lanes")
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             log.warning("training begins anew: %s", error)
             return None
         state = [_leaf(arrays.pop(f"state {i}"), leaf) for i, leaf in enumerate(like)]

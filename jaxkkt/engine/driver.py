@@ -236,9 +236,9 @@ def sweep(
         for some in stack.enter_context(closing(train(stop))):
             if stored is not None:
                 stored.add(some)
-            for row in some:
-                rows[row.run] = row.without_network()
-                work += weights[row.run]
+            else:
+                rows.update((row.run, row) for row in some)
+            work += sum(weights[row.run] for row in some)
             give_up(rows.values(), RAISED_AT_MOST)
     _require_all_ended(rows, mine, stop, store)
     if len(rows) > before and progress is not False:

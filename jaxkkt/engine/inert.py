@@ -1,6 +1,6 @@
 """Whether an optimizer leaves padding alone, and the rest as it is without padding."""
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,13 +13,14 @@ from jaxkkt.compiling import quick_jit
 from jaxkkt.networks import Params
 from jaxkkt.optimizers import updates_by
 from jaxkkt.specs.optimizers import Optimizer
+from jaxkkt.specs.same import by_value
 
 # What rounding may do to an update, as a share of the largest. A mean over a thousand neurons and
 # one more is off by ten times as much.
 ROUNDING = 1e-4
 
 
-@lru_cache(maxsize=4096)
+@by_value
 def is_inert(rule: Optimizer, shape: tuple[int, int], padded: tuple[int, int]) -> bool:
     """Whether neurons and coordinates of zeros, as many as pad (k, d) to the other shape, stay
     zeros in two steps, and all else moves as without them.

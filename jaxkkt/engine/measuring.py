@@ -81,7 +81,7 @@ def measure_batch(
     for some in alike:
         with raising_for(some.runs, raised):
             for job in (job for job, _ in some.jobs if job in begun):
-                for j, returned in zip(job.which, _shapes_in(begun[job][1]), strict=True):
+                for j, returned in zip(job.which, begun[job][1].shapes, strict=True):
                     require_axes(some.asked[j], returned)
 
     def wait() -> Measured:
@@ -249,7 +249,7 @@ def measure_program(
 
     length = kind.measurements.words + kind.protocol.words
     rows = jax.ShapeDtypeStruct((count, 1 + length), np.int32)
-    given, beside = _shapes_in(trained), _shapes_in(kind.beside)
+    given, beside = trained.shapes, kind.beside.shapes
     each = beside if kind.shared else stacked_like(beside, count)
 
     def make(at_once: int) -> tuple[Layout, dict[str, Program]]:
@@ -276,8 +276,3 @@ def _cut(given: Trained, own: tuple[int, int, int]) -> Trained:
     m, d, k = own
     start = None if given.start is None else networks.unpad(given.start, k, d)
     return Trained(networks.unpad(given.params, k, d), start, datasets.unpad(given.data, m, d))
-
-
-def _shapes_in(layout: Layout) -> Any:
-    leaves = [jax.ShapeDtypeStruct(*leaf) for leaf in layout.leaves]
-    return jax.tree.unflatten(layout.tree, leaves)

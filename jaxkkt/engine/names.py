@@ -10,7 +10,9 @@ import jax
 import numpy as np
 
 from jaxkkt.engine.buckets import Bucket, structure_of
+from jaxkkt.engine.devices import Here, here
 from jaxkkt.engine.draws import asked_for
+from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout, numbers
 from jaxkkt.engine.traces import kept
 from jaxkkt.engine.trained import network_like, points_like
@@ -227,16 +229,21 @@ def _other_sizes(run: Run, runs: Mapping[Sizes, Run]) -> list[Run]:
 
 def _traced(run: Run, one: Measurement, shape: Sizes) -> dict[str, Any]:
     """What a compiled measurement returns, as shapes and types."""
-    shapes = _example(run, one, shape)
-    asked = "returned", Layout.of(numbers(one)), shapes
-    return kept(asked, partial(jax.eval_shape, measured, one, *shapes))
+    return _returned(Layout.of(numbers(one)), Layout.of(_example(run, one, shape)), here())
+
+
+@once
+def _returned(one: Layout, given: Layout, here: Here) -> dict[str, Any]:
+    """The same, of a measurement of this layout."""
+    asked = "returned", one, given
+    return kept(asked, partial(jax.eval_shape, measured, one.shapes, *given.shapes))
 
 
 def _example(run: Run, one: Measurement, shape: Sizes) -> list[Any]:
     m, d, k = shape if one.padded else (run.samples, run.d, run.width)
     params = network_like(k, d)
     asked = {"params": params, "start": params, "data": points_like(m, d)}
-    asked["protocol"] = run.protocol
+    asked["protocol"] = numbers(run.protocol)
     test = asked_for("test", run, [one])
     asked["test"] = None if test is None else points_like(test.y.size, d)
     asked["truth"] = _like(asked_for("truth", run, [one]))

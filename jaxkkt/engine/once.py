@@ -5,6 +5,8 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Generic, TypeVar
 
+from jaxkkt.specs.same import to_forget
+
 T = TypeVar("T")
 
 
@@ -12,13 +14,15 @@ class once(Generic[T]):
     """`functools.cache` for threads, of functions with hashable arguments, by position.
 
     `functools.cache` computes twice what two threads ask for at the same time: seconds, where that
-    is a compilation. What raised is computed again by the next who asks.
+    is a compilation. What raised is computed again by the next who asks. `forget_results` lets go
+    of it.
     """
 
     def __init__(self, function: Callable[..., T]) -> None:
         self._function = function
         self._results: dict[Hashable, Future[T]] = {}
         self._lock = Lock()
+        to_forget(self.cache_clear)
 
     def __call__(self, *args: Hashable) -> T:
         with self._lock:

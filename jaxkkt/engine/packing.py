@@ -50,6 +50,12 @@ class Layout(NamedTuple):
     def words(self) -> int:
         return sum(_words(shape, dtype) for shape, dtype in self.leaves)
 
+    @property
+    def shapes(self) -> Any:
+        """A tree of this layout, of shapes and types."""
+        leaves = [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves]
+        return jax.tree.unflatten(self.tree, leaves)
+
     def pack_on_host(self, tree: Any) -> np.ndarray:
         """The tree as words, by NumPy."""
         if not self.leaves:

@@ -19,10 +19,9 @@ from jaxkkt.engine import traces
 from jaxkkt.engine.batches import at, over, put
 from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.devices import Here, device, here, settings, using
-from jaxkkt.engine.draws import Drawn, draw_program, own_on_device, try_to_trace
+from jaxkkt.engine.draws import Drawn, draw_program, own_on_device
 from jaxkkt.engine.hashes import hash_words
-from jaxkkt.engine.inert import is_inert
-from jaxkkt.engine.measuring import compile_measurements, measure_program
+from jaxkkt.engine.measuring import compile_measurements
 from jaxkkt.engine.once import once
 from jaxkkt.engine.packing import Layout
 from jaxkkt.engine.telling import How, Rows
@@ -175,13 +174,13 @@ def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
     return Slot(state._replace(status=status), data, start, points, words)
 
 
-def _idle(batch: Slot, made: Callable[..., Any]) -> Slot:
-    """Arrays of the shapes in `batch`, `made` of zeros, in which nothing is running."""
+def _idle(batch: Slot, xp: Any) -> Slot:
+    """Arrays of the shapes in `batch`, zeros of NumPy or of JAX, in which nothing is running."""
 
     def zeros(spec: Any) -> Any:
         if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
             return jnp.zeros(spec.shape, spec.dtype)
-        return made(spec.shape, spec.dtype)
+        return xp.zeros(spec.shape, spec.dtype)
 
     slots = jax.tree.map(zeros, batch)
     ended = slots.state.status + int(Status.STEP_CAP)
@@ -191,9 +190,9 @@ def _idle(batch: Slot, made: Callable[..., Any]) -> Slot:
 def _idles(batch: Slot, side_by_side: bool) -> Callable[[], Slot]:
     """What makes them: on a CPU without a program, and where they are large without the host."""
     if side_by_side:
-        program: Any = jax.jit(partial(_idle, batch, jnp.zeros)).lower()
+        program: Any = jax.jit(partial(_idle, batch, jnp)).lower()
         return program.compile()
-    return partial(_idle, batch, lambda *like: jax.device_put(np.zeros(*like)))
+    return lambda: jax.device_put(_idle(batch, np))
 
 
 def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
@@ -326,6 +325,4 @@ def forget() -> None:
     forget_changes()
     forget_specs()
     forget_results()
-    programs = try_to_trace, draw_program, measure_program, training_programs
-    for kept in (*programs, own_on_device, is_inert):
-        kept.cache_clear()
+    own_on_device.cache_clear()

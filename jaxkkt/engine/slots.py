@@ -131,7 +131,8 @@ class Slots:
 
     def _place(self, mine: Mapping[int, Run]) -> None:
         rows, bucket = self._programs.rows, self.bucket
-        found = {i: self._goes_on(i) for i in mine} if self._saved is not None else {}
+        saved = [] if self._saved is None else [i for i, run in mine.items() if run in self._saved]
+        found = {i: self._goes_on(i) for i in saved}
         runs, words = list(mine.values()), jax.device_put(self._telling(mine))
         drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
         self._arrays = self._programs.place(self._arrays, words, drawn)
@@ -248,7 +249,7 @@ class Slots:
         return all_raised(left, ValueError("what was drawn cannot be trained on"))
 
     def _goes_on(self, i: int) -> Any:
-        """The state that a run goes on from, None where it begins."""
+        """The state that a saved run goes on from, None where it begins anew."""
         assert self._saved is not None
         assert self._arrays is not None
         leaves, structure = jax.tree.flatten(self._arrays.state)

@@ -29,6 +29,11 @@ class Keyed:
     thing: Any = field(compare=False)
 
 
+def to_forget(forget: Callable[[], None]) -> None:
+    """Has `forget_results` call this, too."""
+    _FORGET.append(forget)
+
+
 def forget_results() -> None:
     """Lets go of all that is kept."""
     for forget in _FORGET:
@@ -39,7 +44,7 @@ def by_value(function: Callable[..., T]) -> Callable[..., T]:
     """`functools.lru_cache` that `forget_results` clears. For functions of one `Same` it is several
     times as fast as `by_identity`."""
     cached = lru_cache(MOST)(function)
-    _FORGET.append(cached.cache_clear)
+    to_forget(cached.cache_clear)
     return cached
 
 
@@ -56,7 +61,7 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
         with lock:
             kept.clear()
 
-    _FORGET.append(forget)
+    to_forget(forget)
 
     @wraps(function)
     def call(*args: Any) -> T:
