@@ -25,6 +25,13 @@ def planned_for(runs, platform="cpu"):
     return plan(runs, [SimpleNamespace(platform=platform)])
 
 
+def one(**axes) -> jk.Run:
+    """A run of a small network, with these fields."""
+    sizes = {"d": 8, "samples": 6, "width": 20, "seed": 0}
+    (run,) = jk.grid(**{**sizes, "measure": squared_norm, **axes})
+    return run
+
+
 def mixed_grid() -> list[jk.Run]:
     measured = {"measure": squared_norm}
     return [

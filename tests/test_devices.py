@@ -7,23 +7,18 @@ import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
-import optax
 import pytest
 import xarray as xr
 from cases import rows_in, sweep
-from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxkkt as jk
-from jaxkkt.engine import devices as engine_devices
 from jaxkkt.engine import executors, lane_counts
-from jaxkkt.engine.devices import alone, cores, devices, environment, using
+from jaxkkt.engine.devices import cores, devices, environment, using
 from jaxkkt.engine.planning import plan
-from jaxkkt.measurements import measurement
-from jaxkkt.specs.base import jsonable
 from jaxkkt.store import Writer
 
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
@@ -391,95 +386,6 @@ class TestExecutors:
         assert sorted(r.name for _, some in parts for one in some for r in one) == sorted(
             r.name for b in planned.buckets for r in b.runs
         )
-
-
-class Packed(jk.data.Distribution):
-    """An own distribution, in a module that can be imported."""
-
-    sigma: jk.Number = 1.0
-
-    def draw(self, key, samples, dim):
-        return jk.datasets.gaussian(key, samples, dim)
-
-
-class TestPacking:
-    @pytest.mark.parametrize(
-        "part",
-        [
-            jk.data.Sphere(d=4, samples=6),
-            jk.data.Clusters(d=16, samples=6, clusters=2, sigma=0.1),
-            jk.flow_protocol(expected_steps=7),
-            jk.Protocol(optimizer=jk.optimizer(optax.adam, learning_rate=0.1)),
-            (jk.Flips(slack=1.2), jk.Certificates()),
-            jk.Curve(log_losses=(-5.0, -7.3)),
-            Packed(d=3, samples=2, sigma=0.3),
-            None,
-        ],
-    )
-    def test_a_worker_gets_the_json_that_rows_have(self, part):
-        packed = executors._packed(part)
-        assert json.loads(packed) == jsonable(part)
-        found = executors._unpacked(packed)
-        assert found == part
-        if isinstance(part, jk.Protocol):
-            assert found.expected_steps == part.expected_steps
-
-    def test_what_json_cannot_hold_travels_by_value(self):
-        own = jk.data.Arrays(np.eye(3, dtype=np.float32), np.array([1, -1, 1], np.float32))
-        found = executors._unpacked(executors._packed(own))
-        np.testing.assert_array_equal(found.x, own.x)
-        measure = measurement(lambda params: params.b.size)
-        assert isinstance(executors._packed((measure,)), bytes)
-        made = jk.Protocol(optimizer=optax.adam(0.1))
-        assert isinstance(executors._packed(made), bytes)
-
-    def test_what_is_defined_in_a_script_travels_by_value(self, monkeypatch):
-        monkeypatch.setattr(Packed, "__module__", "__main__")
-        monkeypatch.setattr(sys.modules["__main__"], "Packed", Packed, raising=False)
-        assert isinstance(executors._packed(Packed(d=3, samples=2)), bytes)
-
-
-def test_blas_runs_on_one_thread():
-    class Threads(jk.Measurement):
-        on_host = True
-
-        def measure(self, params):
-            pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-            return {"threads": max(pool["num_threads"] for pool in pools)}
-
-    runs = jk.grid(d=8, samples=6, width=20, seed=0, measure=Threads)
-    assert sweep(runs).threads.item() == 1
-    with ThreadPoolExecutor(1) as executor:
-        assert sweep(runs, executor=executor).threads.item() == 1
-
-
-def test_libraries_that_came_with_an_import_are_looked_for(monkeypatch):
-    looks = []
-    look = engine_devices.ThreadpoolController
-    monkeypatch.setattr(engine_devices, "ThreadpoolController", lambda: looks.append(1) or look())
-    for imported in (["one"], [], ["two"]):
-        for name in imported:
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        with engine_devices.alone():
-            pass
-    assert len(looks) == 2
-
-
-def test_the_last_one_out_gives_back_the_threads_of_blas():
-    """A sweep that ended beside another took its limit, and left its own for good."""
-
-    def counts():
-        np.eye(2) @ np.eye(2)
-        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
-
-    with threadpool_limits(2, user_api="blas"):
-        first, second = alone(), alone()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert counts() == {1}
-        second.__exit__(None, None, None)
-        assert counts() == {2}
 
 
 @pytest.mark.parametrize("setting", ["disable_jit", "debug_nans", "debug_infs"])

@@ -1,27 +1,23 @@
-"""Measurements: own ones at a run's own size, names, arrays; sizes that do not hang on a sample."""
+"""Own measurements: at a run's own size, on the host, what is refused."""
 
 import inspect
 import threading
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 from cases import rows_in, squared_norm, sweep
+from measurement_cases import AXES, alone
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine import names
-from jaxkkt.engine.draws import draw
 from jaxkkt.engine.programs import compile_bucket
 from jaxkkt.measurements import measured, measurement
-from jaxkkt.perturbations import FlipStatus
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-AXES = {"d": 8, "samples": 6, "width": 20, "seed": 0}
 
 
 PRECISE = {"big": 1e300, "small": 1e-60, "whole": 2**40 + 5, "third": 1 / 3, "unsigned": 2**63}
@@ -46,11 +42,6 @@ class Misspelled(jk.Measurement):
 def dead_share(params, data):
     inside = jk.networks.preactivations(params, data.x) > 0
     return {"dead": 1 - inside.any(axis=0).mean(), "mean_b": jnp.abs(params.b).mean()}
-
-
-def alone(run):
-    start, data = jax.device_put(draw(run))
-    return jk.train(start, *data, run.protocol).params, data
 
 
 class TestOwn:
@@ -379,202 +370,7 @@ class TestOwn:
             jk.plan_sweep([*with_both, *jk.grid(data=(x, y), **axes)])
 
 
-def blobs_with(name):
-    """A distribution with a field of this name."""
-
-    def draw(self, key, samples, dim):
-        y = jnp.where(jnp.arange(samples) % 2 == 0, 1.0, -1.0)
-        return getattr(self, name) * y[:, None] + jax.random.normal(key, (samples, dim)), y
-
-    body = {"__annotations__": {name: jk.Number}, name: 1.0, "draw": draw}
-    return type("Blobs", (jk.data.Distribution,), body)
-
-
-class TestFieldsOfOwnKinds:
-    @pytest.mark.parametrize("name", ["status", "steps", "log_loss", "error", "curve_x"])
-    def test_names_of_the_engine_are_refused_before_training(self, name):
-        runs = jk.grid(**AXES, data=["sphere", blobs_with(name)])
-        with pytest.raises(ValueError, match=f"a run has a field '{name}'.* the engine's own name"):
-            jk.plan_sweep(runs)
-
-    def test_names_of_measurements_and_moments_are_refused_in_whatever_run(self):
-        runs = jk.grid(**AXES, data=["sphere", blobs_with("flip_size")])
-        with pytest.raises(ValueError, match=r"'flip_size'.* returned by a measurement"):
-            jk.plan_sweep(runs)
-        noise = jk.grid(**AXES, data=blobs_with("level"))
-        jk.plan_sweep(noise)
-        with pytest.raises(ValueError, match="a run has a field 'level'"):
-            jk.plan_sweep([run.replace(curve=jk.Curve([-1.0])) for run in noise])
-
-    def test_a_width_beside_the_network_s_has_the_name_of_its_part(self, tmp_path):
-        axes = {**AXES, "data": blobs_with("width"), "network_width": 20, "data_width": [1.0, 2.0]}
-        del axes["width"]
-        table = sweep(jk.grid(**axes), store=tmp_path)
-        assert table.width.values.tolist() == [20]
-        assert table.data_width.values.tolist() == [1.0, 2.0]
-        xr.testing.assert_equal(jk.read_store(tmp_path), table)
-
-
-class TestFlips:
-    @pytest.mark.slow
-    def test_sizes_of_shares_and_the_least_over_slacks(self, one_lane):
-        runs = jk.grid(d=10, samples=40, width=50, seed=0)
-        row = sweep(runs).squeeze()
-        params, (x, y) = alone(runs[0])
-        margins = jk.networks.margins(params, x, y)
-
-        def exact(slack):
-            chosen = jk.perturbations.on_margin(margins, slack)
-            direction = jk.perturbations.universal_direction(x, y, chosen)
-            return chosen, jk.perturbations.flip_sizes_exact(params, x, y, direction, chosen)
-
-        chosen, found = exact(1.1)
-        first = np.sort(np.asarray(found.sizes)[np.asarray(chosen)])
-        n = len(first)
-        for name, share in (("half", 0.5), ("90", 0.9), ("99", 0.99)):
-            expected = first[int(np.ceil(share * n)) - 1]
-            assert float(row[f"flip_size_{name}"]) == pytest.approx(expected, rel=5e-3)
-        assert row.flip_size_half < row.flip_size_90 <= row.flip_size_99
-        least = min(float(exact(slack)[1].size) for slack in (1.05, 1.1, 1.15, 1.2))
-        assert float(row.flip_size_least) == pytest.approx(least, rel=5e-3)
-        assert row.flip_size_least <= row.flip_size_exact
-
-    @pytest.mark.parametrize("separable", [True, False])
-    def test_slacks_are_searched_anew_where_their_samples_differ(self, separable):
-        """Also where nobody is on the margin: nothing is found, not the zeros of an empty start."""
-        params, data = alone(jk.grid(d=10, samples=40, width=50, seed=0)[0])
-        if not separable:
-            data = Dataset(data.x, -data.y)
-        found = jax.jit(jk.Flips(slack=1.0).measure)(params, data)
-        assert np.isnan(found["flip_size_least"]) != separable
-        assert np.isnan(found["flip_size_half"]) != separable
-        if separable:
-            assert float(found["on_margin_share"]) == pytest.approx(1 / 40)
-
-    def test_a_broken_network_has_no_sizes(self):
-        """A neuron that is on for nobody, whose bias is -inf: all outputs are finite."""
-        params, data = alone(jk.grid(d=10, samples=8, width=50, seed=0)[0])
-        broken = params._replace(b=params.b.at[0].set(-jnp.inf))
-        assert np.isfinite(jk.networks.margins(broken, *data)).all()
-        measure = jax.jit(jk.Flips().measure)
-        for network, finite in ((params, True), (broken, False)):
-            found = measure(network, data)
-            status = FlipStatus.FLIPPED if finite else FlipStatus.NON_FINITE
-            assert found["flip_status"] == status
-            for name in ("flip_size", "flip_size_exact", "flip_size_least"):
-                assert np.isfinite(found[name]) == finite, name
-
-    @pytest.mark.slow
-    def test_points_that_cancel_have_no_direction(self):
-        params = jk.Params(*map(jnp.array, ([[1.0], [-1.0]], [0.0, 0.0], [1.0, 1.0])))
-        data = Dataset(jnp.array([[1.0], [-1.0]]), jnp.ones(2))
-        found = jax.jit(jk.Flips().measure)(params, data)
-        assert found["flip_status"] == FlipStatus.NOTHING_TO_FLIP
-        for name in ("flip_size", "flip_size_exact", "flip_size_least"):
-            assert np.isnan(found[name]), name
-
-
-@pytest.mark.slow
-def test_means_name_what_they_leave_out():
-    table = sweep(jk.grid(**{**AXES, "seed": range(3)}, max_steps=[5, 1000]))
-    summary = jk.summarize(table, "flip_size_exact").mean.squeeze()
-    assert np.isnan(summary.sel(max_steps=5))
-    assert np.isfinite(summary.sel(max_steps=1000))
-    assert isinstance(summary, xr.DataArray)
-
-
-class Strongest(jk.Measurement):
-    """The largest weights of the second layer, at these ranks."""
-
-    ranks: tuple[int, ...] = (1, 2)
-    named: str = "rank"
-    returned: str = "strongest"
-
-    def measure(self, params):
-        return {self.returned: -jnp.sort(-jnp.abs(params.v))[jnp.array(self.ranks) - 1]}
-
-    def axes(self):
-        return {self.returned: {self.named: self.ranks}}
-
-
 def test_curves_of_other_moments_are_refused_before_training():
     runs = [*jk.grid(**AXES, curve=jk.Curve([-1])), *jk.grid(**AXES, curve=jk.Curve([-2]))]
     with pytest.raises(ValueError, match="the runs of a table must have the same curve"):
         jk.plan_sweep(runs)
-
-
-class TestNamedDimensions:
-    @pytest.mark.parametrize("name", ["seed", "width", "d", "level", "run", "steps", "strongest"])
-    def test_one_that_the_table_has_is_refused_before_training(self, name):
-        runs = jk.grid(**AXES, measure=Strongest(named=name), curve=jk.Curve([-1, -2]))
-        with pytest.raises(ValueError, match=f"names a dimension '{name}', but the table"):
-            jk.plan_sweep(runs)
-
-    def test_values_stand_at_what_their_own_measurement_names(self, tmp_path):
-        """Not at what another calls so, nor at that of other runs, or of the curve."""
-        more = Strongest(ranks=(4, 2, 3), returned="more")
-        runs = jk.grid(
-            **AXES,
-            max_steps=5,
-            measure=[Strongest(), more],
-            curve=jk.Curve(steps=[5], measure=Strongest(ranks=(3, 1))),
-        )
-        whole = sweep(runs, store=tmp_path).squeeze()
-        for table in (whole, jk.read_store(tmp_path).squeeze()):
-            strongest, more = table.strongest, table.more
-            assert sorted(table["rank"].values.tolist()) == [1, 2, 3, 4]
-            assert np.isfinite(strongest.sel(rank=[1, 2])).all()
-            assert np.isnan(strongest.sel(rank=[3, 4])).all()
-            assert np.isnan(more.sel(rank=1))
-            assert more.sel(rank=2) == strongest.sel(rank=2)
-            assert strongest.sel(rank=1) > more.sel(rank=2) > more.sel(rank=3) > more.sel(rank=4)
-            way = table.curve_strongest
-            assert way.sel(rank=1) == strongest.sel(rank=1)
-            assert way.sel(rank=3) == more.sel(rank=3)
-            assert np.isnan(way.sel(rank=[2, 4])).all()
-
-    def test_values_of_other_runs_have_places_of_their_own(self):
-        runs = jk.grid(**AXES, max_steps=5, measure=Strongest())
-        runs += jk.grid(**AXES, max_steps=6, measure=Strongest(ranks=(2, 3)))
-        table = sweep(runs)
-        assert table["rank"].values.tolist() == [1, 2, 3]
-        found = {steps: table.strongest.sel(max_steps=steps) for steps in (5, 6)}
-        there = {steps: np.isfinite(some).any("ranks") for steps, some in found.items()}
-        assert there[5].squeeze().values.tolist() == [True, True, False]
-        assert there[6].squeeze().values.tolist() == [False, True, True]
-
-    @pytest.mark.parametrize(
-        ("along", "message"),
-        [
-            ({"rank": (1, 2)}, r"'rank' of 2 values, but it is an array of shape \(3,\)"),
-            ({"rank": (1, 2, 3), "more": (1,)}, r"'more' of 1 values, but it is an array"),
-            ({}, r"no dimension, but it is an array of shape \(3,\)"),
-            ({"rank": (1, 2, 2)}, r"names for 'strongest' a value of 'rank' twice: \[1, 2, 2\]"),
-        ],
-    )
-    @pytest.mark.parametrize("on_host", [False, True])
-    def test_that_do_not_fit_are_refused(self, along, message, on_host):
-        body = {"axes": lambda self: {"strongest": along}, "on_host": on_host}
-        one = type("Wrong", (Strongest,), body)(ranks=(1, 2, 3))
-        runs = jk.grid(**AXES, max_steps=5, measure=one)
-        with pytest.raises(ValueError, match=message):
-            sweep(runs) if on_host else jk.plan_sweep(runs)
-
-    def test_that_do_not_fit_some_run_are_that_run_s_error(self, tmp_path):
-        """Not of the whole table, when all are trained."""
-
-        class Norms(jk.Measurement):
-            on_host = True
-
-            def measure(self, params):
-                return {"norms": jnp.abs(params.v)}
-
-            def axes(self):
-                return {"norms": {"neuron": np.arange(15)}}
-
-        runs = jk.grid(**{**AXES, "width": [10, 15, 20]}, max_steps=5, measure=Norms)
-        table = sweep(runs, store=tmp_path).squeeze()
-        assert table.status.sel(width=20) == jk.Status.RAISED
-        assert "15 values, but it is an array of shape (20,)" in table.error.sel(width=20).item()
-        assert np.isfinite(table.norms.sel(width=15)).all()
-        assert np.isfinite(table.norms.sel(width=10)).sum() == 10

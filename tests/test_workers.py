@@ -298,57 +298,6 @@ def test_an_executor_that_drops_its_tasks_is_told():
         sweep(jk.grid(**SIZES), executor=Drops())
 
 
-STOPPED = """
-import os, signal, sys, threading, time
-import jaxkkt as jk
-from jaxkkt.engine import executors
-from jaxkkt.engine import workers as engine_workers
-
-class Slow(jk.Measurement):
-    on_host = True
-
-    def measure(self, data):
-        open(sys.argv[1] + "/measured-" + str(os.getpid()) + str(time.time()), "w").close()
-        time.sleep(0.5)
-        return {"one": 1.0}
-
-Slow.__module__ = "jaxkkt.own"  # told by the package's source: a store takes it
-
-if __name__ == "__main__":
-    executors.SHARE_PER_TASK = 1.0
-    os.makedirs(sys.argv[1], exist_ok=True)
-
-    def ask():
-        while len(os.listdir(sys.argv[1])) < 3:
-            time.sleep(0.1)
-        os.killpg(0, signal.SIGINT)  # as a terminal does
-
-    os.setpgrp()
-    threading.Thread(target=ask, daemon=True).start()
-    runs = jk.grid(d=8, samples=6, width=20, seed=range(30), measure=Slow)
-    with jk.Workers(1) as workers:
-        try:
-            jk.sweep(runs, store=sys.argv[2], executor=workers, progress=False)
-        except jk.engine.Stopped as stopped:
-            print(stopped)
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_lets_workers_end_their_chunks(tmp_path):
-    """The terminal sends it to them as well; the rows that had ended land."""
-    script = tmp_path / "script.py"
-    script.write_text(STOPPED)
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "marks", tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "stopped after" in done.stdout, done.stderr
-    assert 2 <= len(rows_in(tmp_path / "out")) < 30
-
-
 SWEEP = """
 import json, os, signal, sys
 import jaxkkt as jk

@@ -11,6 +11,7 @@ class Fault(NamedTuple):
 
 
 _STORE, _SEGMENTS, _STORES = "test_store.py", "test_segments.py", "test_stores.py"
+_KILLED, _EXTENDED = "test_killed.py", "test_extended.py"
 _WORKERS, _DASK, _DEVICES = "test_workers.py", "test_dask.py", "test_devices.py"
 
 FAULTS = (
@@ -18,13 +19,13 @@ FAULTS = (
         1,
         "SIGKILL at every write, fsync, rename, removal",
         "the sweep goes on; rows equal an uninterrupted sweep's, bit for bit, none computed twice",
-        (f"{_STORE}::test_at_every_write_point", "test_files.py"),
+        (f"{_KILLED}::test_at_every_write_point", "test_files.py"),
     ),
     Fault(
         2,
         "SIGKILL at 50 random times",
         "progress never goes back; the same rows at the end",
-        (f"{_STORE}::test_at_random_times",),
+        (f"{_KILLED}::test_at_random_times",),
     ),
     Fault(
         3,
@@ -144,6 +145,7 @@ FAULTS = (
         (
             f"{_STORE}::test_other_runs_alone_are_refused_with_what_differs",
             "test_identity.py",
+            "test_kept.py",
             "test_changed.py",
         ),
     ),
@@ -154,7 +156,7 @@ FAULTS = (
         (
             f"{_DEVICES}::test_settings_are_part_of_the_store",
             f"{_DEVICES}::test_the_environment_says_all_that_bits_depend_on",
-            f"{_STORE}::test_other_settings_mix_by_a_word_alone",
+            f"{_EXTENDED}::test_other_settings_mix_by_a_word_alone",
         ),
     ),
     Fault(
@@ -235,7 +237,11 @@ FAULTS = (
         29,
         "no samples, no neurons, no dimensions",
         "ValueError",
-        ("test_specs.py::test_refuses", "test_datasets.py::test_bad_sizes_are_refused"),
+        (
+            "test_specs.py::test_refuses",
+            "test_grid.py::test_refuses",
+            "test_datasets.py::test_bad_sizes_are_refused",
+        ),
     ),
     Fault(
         30,
@@ -247,13 +253,16 @@ FAULTS = (
         31,
         "a seed below 0, from 2**32 on, no integer",
         "ValueError",
-        ("test_specs.py::test_refuses",),
+        (
+            "test_specs.py::test_refuses",
+            "test_grid.py::test_refuses",
+        ),
     ),
     Fault(
         32,
         "the same run twice in a grid",
         "one row, told once; runs that differ in the eighth digit are two",
-        ("test_engine.py::test_runs_given_twice_run_once", "test_identity.py"),
+        ("test_engine.py::test_runs_given_twice_run_once", "test_identity.py", "test_kept.py"),
     ),
     Fault(
         33,
@@ -315,8 +324,9 @@ FAULTS = (
         (
             "test_specs.py::test_misspelled_fields",
             "test_specs.py::test_refuses",
+            "test_grid.py::test_refuses",
             "test_studies.py::test_misspelled_options",
-            "test_studies.py::test_unknown_names_are_told",
+            "test_command.py::test_unknown_names_are_told",
         ),
     ),
     Fault(
@@ -378,7 +388,7 @@ FAULTS = (
         49,
         "the same runs in another order",
         "goes on",
-        (f"{_STORE}::test_in_another_order",),
+        (f"{_EXTENDED}::test_in_another_order",),
     ),
     Fault(
         50,
@@ -391,8 +401,8 @@ FAULTS = (
         "more seeds, values, measurements",
         "what is missing is computed",
         (
-            f"{_STORE}::test_by_seeds_and_values",
-            f"{_STORE}::test_by_measurements",
+            f"{_EXTENDED}::test_by_seeds_and_values",
+            f"{_EXTENDED}::test_by_measurements",
         ),
     ),
     Fault(

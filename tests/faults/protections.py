@@ -79,7 +79,7 @@ PROTECTIONS = (
         "        for row in rows:\n"
         "            if row.kept is not None:\n"
         "                self._store.save_network(row.run.name, row.network, row.kept)\n",
-        "test_store.py::TestKilled::test_at_every_write_point",
+        "test_killed.py::TestKilled::test_at_every_write_point",
     ),
     Protection(
         1,
@@ -288,7 +288,7 @@ PROTECTIONS = (
         _STORE,
         "        if others and not mix:\n",
         "        if False:\n",
-        "test_segments.py test_store.py::TestExtended",
+        "test_segments.py test_extended.py::TestExtended",
     ),
     Protection(
         18,
@@ -521,7 +521,7 @@ PROTECTIONS = (
         "        name, network = run.name, self.lacking[run].row.network\n",
         "        name = run.name\n"
         "        network = next((self._store.folder / 'networks').glob(f'{name}-*')).stem[-20:]\n",
-        "test_store.py::TestExtended::test_a_kept_network_of_another_training_is_not_measured",
+        "test_extended.py::TestExtended::test_a_kept_network_of_another_training_is_not_measured",
     ),
     Protection(
         44,
@@ -657,7 +657,7 @@ PROTECTIONS = (
         "engine/records.py",
         "    if len(whole) == sum(map(len, measured.values())):\n",
         "    if True:\n",
-        "test_store.py::TestReading::test_measurements_of_one_name_have_a_row_each",
+        "test_reading.py::TestReading::test_measurements_of_one_name_have_a_row_each",
     ),
     Protection(
         23,
@@ -681,7 +681,7 @@ PROTECTIONS = (
         "engine/records.py",
         "            lacks.append(i)\n",
         "            pass\n",
-        "test_store.py::TestExtended::test_by_measurements",
+        "test_extended.py::TestExtended::test_by_measurements",
     ),
 )
 

@@ -1,0 +1,127 @@
+"""A store takes more seeds, values and measurements of what is there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from cases import note_trained, rows_in, sweep
+from store_cases import RUNS, SIZES, values
+
+import jaxkkt as jk
+from jaxkkt.engine import remeasuring, streams
+from jaxkkt.engine.hashes import as_text, hash_words
+from jaxkkt.store import Store, Writer
+
+
+class Told(jk.Measurement):
+    number: jk.Number = 0.0
+    on_host = True
+    __module__ = "jaxkkt.own"
+
+    def measure(self, params):
+        return {"told": float(self.number)}
+
+
+class TestExtended:
+    def test_by_seeds_and_values(self, tmp_path, monkeypatch):
+        sweep(RUNS, store=tmp_path)
+        before = values(tmp_path)
+        more = jk.grid(d=8, samples=[6, 7], width=20, seed=range(4))
+        table = sweep(more, store=tmp_path)
+        assert len(rows_in(tmp_path)) == 8
+        assert before.items() <= values(tmp_path).items()
+        assert len(Store(tmp_path).records()) == 8  # no run was computed twice
+        assert np.isfinite(table.flip_size).all()
+        assert table.sizes == {"d": 1, "samples": 2, "width": 1, "seed": 4}
+
+    def test_in_another_order(self, tmp_path, monkeypatch):
+        table = sweep(RUNS, store=tmp_path)
+        monkeypatch.setattr(streams, "compile_bucket", None)
+        xr.testing.assert_equal(sweep(RUNS[::-1], store=tmp_path), table)
+
+    @pytest.mark.parametrize("keep", [pytest.param(None, marks=pytest.mark.slow), "params"])
+    def test_by_measurements(self, tmp_path, monkeypatch, keep):
+        """Of kept networks they are made without training; others train again, to one network."""
+        sweep(RUNS, store=tmp_path, keep=keep)
+        trained = note_trained(monkeypatch)
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        table = sweep(more, store=tmp_path)
+        assert len(trained) == (0 if keep else 3)
+        xr.testing.assert_equal(table, sweep(more))
+        assert np.isfinite(table.step_size).all()
+        trained.clear()
+        xr.testing.assert_identical(sweep(more, store=tmp_path), table)
+        xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
+        fewer = jk.grid(**SIZES, seed=range(3), measure=jk.StepFlips())
+        assert "flip_size" not in sweep(fewer, store=tmp_path)
+        assert len(trained) == 3  # of the sweep without a store
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_networks_are_kept_of_whatever_gives_the_runs(self, tmp_path):
+        sweep(RUNS, store=tmp_path, keep=(run for run in RUNS if run.seed == 1))
+        kept = [run for run in RUNS if run.seed == 1]
+        assert [jk.load_network(tmp_path, run).w.shape for run in kept] == [(20, 8)] * len(kept)
+        for wrong in (True, RUNS[0], 3, "all"):
+            with pytest.raises(ValueError, match="keep must be 'params', or a list of the runs to"):
+                sweep(RUNS, store=tmp_path, keep=wrong)
+
+    def test_by_a_measurement_that_raises(self, tmp_path, monkeypatch):
+        sweep(RUNS, store=tmp_path, keep="params")
+
+        def raises(*_):
+            raise ArithmeticError("no such number")
+
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        with monkeypatch.context() as patched:
+            patched.setattr(remeasuring, "measure_batch", raises)
+            with pytest.raises(ArithmeticError, match="no such number"):
+                sweep(more, store=tmp_path)
+        xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
+        xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
+
+    def test_by_a_name_that_is_there(self, tmp_path):
+        """Of measurements by the host, whose names nobody knows before they have run."""
+        one, other = Told(number=1.0), Told(number=2.0)
+        for measure in (one, other):
+            sweep(jk.grid(**SIZES, seed=range(2), measure=measure), store=tmp_path, keep="params")
+        with pytest.raises(ValueError, match="returns 'told', which is there already"):
+            sweep(jk.grid(**SIZES, seed=range(2), measure=[one, other]), store=tmp_path)
+
+    def test_a_kept_network_of_another_training_is_not_measured(self, tmp_path):
+        """Its row counts no more: what is measured belongs to the row that does."""
+        sweep(RUNS[:1], store=tmp_path, keep="params")
+        (segment,) = Store(tmp_path).segments()
+        name, row = segment.rows[0]
+        other = {**row, "network": "0" * 20, "ending": {**row["ending"], "steps": 7}}
+        with Store(tmp_path).writing(segment.about["settings"]) as writer:
+            writer.add(name, other, segment.definitions)
+        more = jk.grid(**SIZES, seed=0, measure=[jk.Flips(), jk.StepFlips()])
+        xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
+        kept = jk.load_network(tmp_path, RUNS[0])
+        width, dim = kept.w.shape
+        words = jax.jit(hash_words)(kept, jnp.int32(width), jnp.int32(dim))
+        assert as_text(np.asarray(words)[None]) == [row["network"]]
+
+    def test_other_settings_mix_by_a_word_alone(self, tmp_path):
+        ours = sweep(RUNS[:2], store=tmp_path)
+        (path,) = Store(tmp_path).paths()
+        (segment,) = Store(tmp_path).segments()
+        settings = {**segment.about["settings"], "device": "another"}
+        writer = Writer(tmp_path / "segments", {"settings": settings})
+        for name, row in segment.rows:
+            writer.add(name, row, segment.definitions)
+        writer.close()
+        path.unlink()
+        with pytest.raises(ValueError, match=r"--mix.*\n  device: 'another' in the folder"):
+            sweep(RUNS, store=tmp_path)
+        with pytest.raises(ValueError, match="device: 'another' in the folder"):
+            jk.landed(RUNS, store=tmp_path)
+        mixed = sweep(RUNS, store=tmp_path, mix=True)
+        assert len(set(mixed.environment.values.ravel()[:2])) == 1
+        assert len(set(mixed.environment.values.ravel())) == 2
+        assert '"device": "another"' in mixed.attrs["environments"]
+        same = mixed.drop_vars("environment").isel(seed=slice(2))
+        xr.testing.assert_equal(same, ours)
+        for read in (jk.landed(RUNS, store=tmp_path, mix=True), jk.read_store(tmp_path)):
+            xr.testing.assert_equal(read, mixed)

@@ -1,0 +1,81 @@
+"""Own data and initial weights, as functions and as classes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from spec_cases import Blobs, Small, one, stripes
+
+import jaxkkt as jk
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+class TestOwnDraws:
+    def test_a_distribution_with_parameters(self):
+        narrow, wide = (one(data=Blobs, sigma=s) for s in (0.1, 1.0))
+        x, y = narrow.data.draw_training(0)
+        noise = wide.data.draw_training(0).x - y[:, None]
+        np.testing.assert_allclose((x - y[:, None]) * 10, noise, rtol=1e-4, atol=1e-5)
+        assert narrow.data.draw_held_out(0).x.shape == (256, 5)
+
+    def test_a_function(self):
+        run = one(data=stripes)
+        assert run.data.label == "stripes"
+        np.testing.assert_array_equal(run.data.draw_training(0).x[:, 0], [1, -1, 1, -1])
+
+    def test_a_distribution_of_the_wrong_shape_or_labels_is_told(self):
+        with pytest.raises(ValueError, match=r"asked for x \(4, 5\) and y \(4,\), and drew"):
+            one(data=lambda key, m, d: (jnp.ones((d, m)), jnp.ones(m))).data.draw_training(0)
+        with pytest.raises(ValueError, match="labels must be -1 or 1"):
+            one(data=lambda key, m, d: (jnp.ones((m, d)), jnp.arange(m))).data.draw_training(0)
+
+    def test_a_distribution_without_a_draw_is_told(self):
+        class Empty(jk.data.Distribution):
+            sigma: jk.Number = 1.0
+
+        with pytest.raises(ValueError, match=r"Empty has no `draw`: give it draw\(self, key, sam"):
+            one(data=Empty)
+
+    def test_a_draw_of_points_without_labels_is_told(self):
+        class Bare(jk.data.Distribution):
+            def draw(self, key, samples, dim):
+                return jnp.ones((samples, dim))
+
+        data = one(data=Bare).data
+        message = r"draw of 'bare' must return two arrays, .* got an array of shape \({}, 5\)"
+        with pytest.raises(ValueError, match=message.format(4)):
+            data.draw_training(0)
+        with pytest.raises(ValueError, match=message.format(256)):
+            data.draw_held_out(0)
+        with pytest.raises(ValueError, match=message.format(8)):
+            data.draw_at(0, 4, 5, (8, 5))
+
+    def test_an_initialization(self):
+        run = one(initialization=Small, init_size=2.0)
+        start = run.initialization.draw_start(0, 3, 5)
+        assert start.w.shape == (3, 5)
+        half = one(initialization=Small(size=1.0)).initialization.draw_start(0, 3, 5)
+        np.testing.assert_allclose(start.w, 2 * half.w, rtol=1e-6)
+        with pytest.raises(ValueError, match=r"asked for w \(3, 5\), b \(3,\), v \(3,\), and drew"):
+            one(initialization=lambda key, k, d: jnp.ones(k)).initialization.draw_start(0, 3, 5)
+
+    def test_shared_draws_are_those_of_the_functions(self):
+        run = one(init_scale=0.5, data="gaussian")
+        alone = jax.jit(jk.datasets.gaussian, static_argnums=(1, 2))(run.data_key(), 4, 5)
+        np.testing.assert_allclose(run.data.draw_training(0).x, alone.x, rtol=1e-6)
+
+    def test_arrays_are_checked_copied_and_told_apart(self):
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        mine = jk.data.Arrays(x, y)
+        x[0, 0] = 5
+        assert mine.x[0, 0] == 1
+        assert mine != jk.data.Arrays(x, y)
+        assert mine.draw_held_out(0) is None
+        assert jk.data.Arrays(x, y, x, y).draw_held_out(0).x.shape == (4, 3)
+        with pytest.raises(ValueError, match="float64, which JAX would round"):
+            jk.data.Arrays(x.astype(float), y)
+        with pytest.raises(ValueError, match="held-out points need both"):
+            jk.data.Arrays(x, y, x)
+        with pytest.raises(ValueError, match="held-out points have dimension 2, the others 3"):
+            jk.data.Arrays(x, y, x[:, :2], y)
