@@ -99,7 +99,7 @@ def lazy_sgd(
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
-        expected_steps=min(max_steps // 2, 3_000),
+        expected_steps=max(1, min(max_steps // 2, 3_000)),
     )
 
 

@@ -108,6 +108,16 @@ class _Pace(NamedTuple):
     proportion: float
 
 
+class _Here(NamedTuple):
+    """What the next step is chosen by: log L and |grad log L|^2 where the trajectory stands, the
+    log loss to aim at, and the rate of the fastest mode."""
+
+    log_loss: Array
+    squared_norm: Array
+    level: Real
+    rate: Real
+
+
 def _init(pace: _Pace, params: Any) -> LogLossTimeState:
     zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
     count = jnp.zeros((), jnp.int32)
@@ -137,40 +147,27 @@ def _update(
     rate: Real = 0.0,
     **_: Any,
 ) -> tuple[Any, LogLossTimeState]:
-    paced = one_kernel(partial(_paced, pace))
-    momentum, share, after = paced(delta, numbers_of(state), log_loss, squared_norm, level, rate)
+    here = _Here(log_loss, squared_norm, level, rate)
+    momentum, share, after = one_kernel(partial(_paced, pace))(delta, numbers_of(state), here)
     moved = jax.tree.map(lambda t, g: momentum * t - share * g, state.trace, updates)
     return moved, after._replace(trace=moved)
 
 
 def _paced(
-    pace: _Pace,
-    delta: Real,
-    state: LogLossTimeState,
-    log_loss: Array,
-    squared_norm: Array,
-    level: Real,
-    rate: Real,
+    pace: _Pace, delta: Real, state: LogLossTimeState, here: _Here
 ) -> tuple[Array, Array, LogLossTimeState]:
     """What an update takes of the last one and of the gradient, and the state after it."""
-    fresh = _begin(pace, delta, state, log_loss, squared_norm, level, rate)
+    fresh = _begin(pace, delta, state, here)
     state = jax.tree.map(partial(jnp.where, state.stage == 0), fresh, state)
-    momentum, share = coefficients(state.n, state.stage, log_loss.dtype)
+    momentum, share = coefficients(state.n, state.stage, here.log_loss.dtype)
     stage = state.stage + 1
     after = state._replace(steps=state.steps + 1, stage=jnp.where(stage == state.n, 0, stage))
     return momentum, share * state.h / state.scale, after
 
 
-def _begin(
-    pace: _Pace,
-    delta: Real,
-    state: LogLossTimeState,
-    log_loss: Array,
-    squared_norm: Array,
-    level: Real,
-    rate: Real,
-) -> LogLossTimeState:
+def _begin(pace: _Pace, delta: Real, state: LogLossTimeState, here: _Here) -> LogLossTimeState:
     """The state at the start of a step, its size and method chosen."""
+    log_loss, squared_norm, level, rate = here
     first, dtype, stages = state.steps == 0, log_loss.dtype, pace.stages
     shortest = jnp.asarray(delta, dtype)
     first_log_loss = jnp.where(first, log_loss, state.first_log_loss)
