@@ -8,6 +8,6 @@ from jaxkkt.engine.draws import draw
 AXES = {"d": 8, "samples": 6, "width": 20, "seed": 0}
 
 
-def alone(run):
+def trained_alone(run):
     start, data = jax.device_put(draw(run))
     return jk.train(start, *data, run.protocol).params, data

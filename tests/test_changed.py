@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from test_identity import ALTERNATING, one, scaled
+from cases import one
+from test_identity import ALTERNATING, scaled
 
 import jaxkkt as jk
 

@@ -17,7 +17,7 @@ from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import checkpoints, lanes, slots, tally
-from jaxkkt.engine.checkpoints import Checkpoints
+from jaxkkt.engine.checkpoints import Checkpoints, Saved
 from jaxkkt.engine.programs import compile_bucket
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
@@ -88,13 +88,26 @@ def loaded(monkeypatch):
 def test_those_that_wait_for_a_lane_are_not_saved(tmp_path):
     (bucket,) = jk.plan_sweep(jk.grid(**{**SIZES, "seed": range(6)})).buckets
     bucket = replace(bucket, lanes=2, slots=6)
-    stream = slots.Slots(bucket, compile_bucket(bucket), tmp_path, (), lambda train: train)
+    stream = slots.Slots(bucket, compile_bucket(bucket), Saved(tmp_path), (), lambda train: train)
     stream.take_in(deque(bucket.trajectories))
     stream.save(0)
     assert not list(tmp_path.iterdir())
     stream.advance(3, ended=2)()
     stream.save(0)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_another_stream_goes_on_from_what_one_has_saved(tmp_path):
+    """Where that one had no memory for what came next, and gave its runs back."""
+    (bucket,) = jk.plan_sweep(jk.grid(**SIZES)).buckets
+    bucket = replace(bucket, lanes=2, slots=2)
+    programs, saved = compile_bucket(bucket), Saved(tmp_path)
+    one, other = (slots.Slots(bucket, programs, saved, (), lambda train: train) for _ in range(2))
+    one.take_in(deque(bucket.trajectories))
+    one.advance(3, ended=2)()
+    one.save(0)
+    other.take_in(deque(bucket.trajectories))
+    assert other._arrays.state.steps.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +178,7 @@ def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog
             if harm == "settings":
                 patched.setattr(checkpoints, "environment", lambda: {"device": "another"})
             elif harm == "gone":  # once it was looked for
-                patched.setattr(Checkpoints, "__contains__", lambda self, run: True)
+                patched.setattr(Saved, "__contains__", lambda self, run: True)
                 path.unlink()
             else:
                 path.write_bytes(path.read_bytes()[:-30])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import sweep
-from measurement_cases import AXES, alone
+from measurement_cases import AXES, trained_alone
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
@@ -20,7 +20,7 @@ class TestFlips:
     def test_sizes_of_shares_and_the_least_over_slacks(self, one_lane):
         runs = jk.grid(d=10, samples=40, width=50, seed=0)
         row = sweep(runs).squeeze()
-        params, (x, y) = alone(runs[0])
+        params, (x, y) = trained_alone(runs[0])
         margins = jk.networks.margins(params, x, y)
 
         def exact(slack):
@@ -42,7 +42,7 @@ class TestFlips:
     @pytest.mark.parametrize("separable", [True, False])
     def test_slacks_are_searched_anew_where_their_samples_differ(self, separable):
         """Also where nobody is on the margin: nothing is found, not the zeros of an empty start."""
-        params, data = alone(jk.grid(d=10, samples=40, width=50, seed=0)[0])
+        params, data = trained_alone(jk.grid(d=10, samples=40, width=50, seed=0)[0])
         if not separable:
             data = Dataset(data.x, -data.y)
         found = jax.jit(jk.Flips(slack=1.0).measure)(params, data)
@@ -53,7 +53,7 @@ class TestFlips:
 
     def test_a_broken_network_has_no_sizes(self):
         """A neuron that is on for nobody, whose bias is -inf: all outputs are finite."""
-        params, data = alone(jk.grid(d=10, samples=8, width=50, seed=0)[0])
+        params, data = trained_alone(jk.grid(d=10, samples=8, width=50, seed=0)[0])
         broken = params._replace(b=params.b.at[0].set(-jnp.inf))
         assert np.isfinite(jk.networks.margins(broken, *data)).all()
         measure = jax.jit(jk.Flips().measure)

@@ -4,12 +4,13 @@ import inspect
 import threading
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 from cases import rows_in, squared_norm, sweep
-from measurement_cases import AXES, alone
+from measurement_cases import AXES, trained_alone
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
@@ -49,7 +50,7 @@ class TestOwn:
     def test_sees_the_network_at_its_own_size(self):
         runs = jk.grid(**AXES, measure=dead_share)
         table = sweep(runs)
-        expected = dead_share(*alone(runs[0]))
+        expected = dead_share(*trained_alone(runs[0]))
         assert table.dead.item() == pytest.approx(float(expected["dead"]), abs=1e-6)
         assert table.dead.item() < 0.2  # 0.9 with the padding of 256
         assert table.mean_b.item() == pytest.approx(float(expected["mean_b"]), rel=1e-3)
@@ -368,6 +369,20 @@ class TestOwn:
         assert jk.plan_sweep(with_both)
         with pytest.raises(ValueError, match="and 'own' has none"):
             jk.plan_sweep([*with_both, *jk.grid(data=(x, y), **axes)])
+
+    def test_a_truth_of_keys_is_refused_before_anything_runs(self):
+        class Keyed(jk.data.Distribution):
+            def draw(self, key, samples, dim):
+                return jk.datasets.gaussian(key, samples, dim)
+
+            def draw_truth(self, seed):
+                return jax.random.key(seed)
+
+        def number(truth):
+            return jax.random.uniform(truth)
+
+        with pytest.raises(ValueError, match="draw_truth returned keys: return"):
+            jk.plan_sweep(jk.grid(**AXES, data=Keyed, measure=number))
 
 
 def test_curves_of_other_moments_are_refused_before_training():

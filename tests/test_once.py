@@ -54,3 +54,22 @@ def test_what_was_computed_is_let_go_of_with_all_that_is_kept():
     forget_results()
     noted(3)
     assert calls == [3, 3]
+
+
+def test_ctrl_c_leaves_nobody_waiting():
+    """It may come before the first thing that is computed."""
+
+    class Interrupted(dict):
+        def setdefault(self, key, value):
+            super().setdefault(key, value)
+            raise KeyboardInterrupt
+
+    doubled = once(lambda number: 2 * number)
+    doubled._results = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        doubled(4)
+    doubled._results = dict(doubled._results)
+    with ThreadPoolExecutor(1) as thread:
+        again = thread.submit(doubled, 4)
+        assert again.exception(timeout=30) is None
+    assert again.result() == 8

@@ -12,7 +12,7 @@ from cases import rows_in, sweep
 from test_raised import runs_of
 
 import jaxkkt as jk
-from jaxkkt.engine.checkpoints import Checkpoints, UnderWay
+from jaxkkt.engine.checkpoints import Checkpoints, Saved, UnderWay
 from jaxkkt.store import Store, Writer, care
 from jaxkkt.store.segments import _checksum
 from jaxkkt.studies.command import main
@@ -356,7 +356,7 @@ def test_a_checkpoint_is_whole(swept, capsys):
     run = RUNS[0]
     bucket = jk.plan_sweep([run]).buckets[0]
     folder = swept / "one" / "checkpoints"
-    Checkpoints(folder, bucket).save(run, UnderWay([np.ones(3)], [], [], 1.0))
+    Checkpoints(Saved(folder), bucket).save(run, UnderWay([np.ones(3)], [], [], 1.0))
     assert store("verify", swept) == 0
     assert store("repair", swept) == 0
     assert len(list(folder.iterdir())) == 1

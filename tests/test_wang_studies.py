@@ -1,4 +1,4 @@
-"""The studies of Wang et al. (2022): command lines, fits, and measurements in sweeps."""
+"""The studies of Wang et al. (2022): command lines, preparation, peers."""
 
 import jax
 import jax.numpy as jnp

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -32,21 +33,37 @@ class UnderWay(NamedTuple):
     seconds: float
 
 
+class Saved:
+    """A folder of checkpoints, and of which runs it has some: those that were there at first, and
+    those that were saved since. To ask the disk for every run takes long. Threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._names = set[str]()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._names.update(path.name.removesuffix(".npz") for path in folder.iterdir())
+
+    def __contains__(self, run: Run) -> bool:
+        return bool(self._names) and run.name in self._names
+
+    def note(self, run: Run) -> None:
+        self._names.add(run.name)
+
+
 class Checkpoints:
-    """Checkpoints of the runs of a bucket, by run, in a folder.
+    """Checkpoints of the runs of a bucket.
 
     One counts only where the same code, versions and devices go on at the same shape. One that
     cannot be written is told, and training goes on.
     """
 
-    def __init__(self, folder: Path, bucket: Bucket) -> None:
-        self._folder, self._there = folder, saved_in(folder)
+    def __init__(self, saved: Saved, bucket: Bucket) -> None:
+        self._saved = saved
         self._computed_with = hash_of([environment(), bucket.computed_as, bucket.lanes])
         self._next = perf_counter() + SECONDS_BETWEEN_CHECKPOINTS
 
     def __contains__(self, run: Run) -> bool:
-        """Whether there was one when this was made: asking the disk for every run takes long."""
-        return bool(self._there) and run.name in self._there
+        return run in self._saved
 
     def are_due(self) -> bool:
         """Whether it is time to save, and not again before so long."""
@@ -64,15 +81,17 @@ class Checkpoints:
         for i, network in enumerate(found.networks):
             arrays |= {f"network {i} {name}": value for name, value in network._asdict().items()}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_arrays(path_of(self._folder, run), run.name, arrays)
+            self._saved.folder.mkdir(parents=True, exist_ok=True)
+            write_arrays(path_of(self._saved.folder, run), run.name, arrays)
         except OSError as error:
             log.warning("no checkpoint of %s: %s", run.name, error)
+        else:
+            self._saved.note(run)
 
     def load(self, run: Run, like: Any) -> UnderWay | None:
         """What was saved of a run whose state has leaves `like` these; None where that does not
         count."""
-        path = path_of(self._folder, run)
+        path = path_of(self._saved.folder, run)
         try:
             arrays = read_arrays(path, run.name)
             if str(arrays.pop("computed with")) != self._computed_with:
@@ -94,13 +113,6 @@ class Checkpoints:
             [Params(**networks[i]) for i in sorted(networks)],
             seconds,
         )
-
-
-def saved_in(folder: Path | None) -> set[str]:
-    """The names of the runs that were saved in a folder."""
-    if folder is None or not folder.is_dir():
-        return set()
-    return {path.name.removesuffix(".npz") for path in folder.iterdir()}
 
 
 def path_of(folder: Path, run: Run) -> Path:

@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event
 
 import jax
 import numpy as np
 
 from jaxkkt.engine.buckets import REFILLS, Bucket
+from jaxkkt.engine.checkpoints import Saved
 from jaxkkt.engine.devices import out_of_memory
 from jaxkkt.engine.programs import Programs
 from jaxkkt.engine.rows import Row
@@ -45,7 +45,7 @@ def run_bucket(
     tally: Tally,
     stop: Event | None = None,
     keep: Collection[Run] = (),
-    checkpoints: Path | None = None,
+    saved: Saved | None = None,
     streams: int = 1,
 ) -> Iterator[list[Row]]:
     """Trains and measures runs of the bucket, until `queue` is empty, yielding the rows of those
@@ -54,13 +54,13 @@ def run_bucket(
 
     As many `streams` as told may take from the same queue. A run's numbers do not depend on its
     slot, on the runs beside it or on the chunk length. A run whose data or measurements raise ends
-    with that. Ends between two chunks once `stop` is set. With a folder for `checkpoints` long runs
-    are saved there now and then, and when stopped, and go on from where they were.
+    with that. Ends between two chunks once `stop` is set. With a folder for what is `saved`, long
+    runs are saved there now and then, and when stopped, and go on from where they were.
 
     Raises OutOfMemory where the device has too little for the bucket's lanes.
     """
     with _another_thread(bucket.side_by_side) as start:
-        slots = Slots(bucket, programs, checkpoints, keep, start, streams)
+        slots = Slots(bucket, programs, saved, keep, start, streams)
         try:
             yield from _run(slots, queue, tally, stop)
         except jax.errors.JaxRuntimeError as error:

@@ -234,7 +234,8 @@ def _traced(run: Run, one: Measurement, shape: Sizes) -> dict[str, Any]:
 
 @once
 def _returned(one: Layout, given: Layout, here: Here) -> dict[str, Any]:
-    """The same, of a measurement of this layout."""
+    """The same, of a measurement of this layout, where and how this thread computes. Kept: every
+    plan asks for it."""
     asked = "returned", one, given
     return kept(asked, partial(jax.eval_shape, measured, one.shapes, *given.shapes))
 
@@ -251,4 +252,7 @@ def _example(run: Run, one: Measurement, shape: Sizes) -> list[Any]:
 
 
 def _like(arrays: Any) -> Any:
+    """Shapes and types of a truth; ValueError where it holds keys, which are no numbers."""
+    if any(jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(arrays)):
+        raise ValueError("draw_truth returned keys: return jax.random.key_data of them")
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)

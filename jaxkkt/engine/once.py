@@ -25,16 +25,19 @@ class once(Generic[T]):
         to_forget(self.cache_clear)
 
     def __call__(self, *args: Hashable) -> T:
-        with self._lock:
-            first = args not in self._results
-            result = self._results.setdefault(args, Future())
-        if first:
-            try:
-                result.set_result(self._function(*args))
-            except BaseException as error:
-                with self._lock:
-                    self._results.pop(args, None)
-                result.set_exception(error)
+        mine = Future[T]()
+        try:
+            with self._lock:
+                result = self._results.setdefault(args, mine)
+            if result is mine:
+                mine.set_result(self._function(*args))
+        except BaseException as error:  # be it Ctrl-C, anywhere here: nobody is to wait in vain
+            with self._lock:
+                if self._results.get(args) is mine:
+                    del self._results[args]
+            if not mine.done():
+                mine.set_exception(error)
+            raise
         return result.result()
 
     def cache_clear(self) -> None:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +14,7 @@ from jaxkkt.engine.buckets import Bucket
 from jaxkkt.engine.checkpoints import (
     SECONDS_BETWEEN_CHECKPOINTS,
     Checkpoints,
+    Saved,
     UnderWay,
     numbers_in,
 )
@@ -47,14 +47,14 @@ class Slots:
         self,
         bucket: Bucket,
         programs: Programs,
-        checkpoints: Path | None,
+        saved: Saved | None,
         keep: Collection[Run],
         start: Start,
         streams: int = 1,
     ) -> None:
         self.bucket, self._programs, self._keep = bucket, programs, keep
         self._streams = streams
-        self._saved = None if checkpoints is None else Checkpoints(checkpoints, bucket)
+        self._saved = None if saved is None else Checkpoints(saved, bucket)
         self._computed_with = bucket.computed_with
         self._slots: list[Occupant | None] = [None] * bucket.slots
         self._numbers = count()

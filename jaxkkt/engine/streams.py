@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.checkpoints import saved_in
+from jaxkkt.engine.checkpoints import Saved
 from jaxkkt.engine.devices import cores, settings, using
 from jaxkkt.engine.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.programs import Programs, compile_bucket
@@ -55,6 +55,7 @@ def run_streams(
     """
     ended: SimpleQueue[list[Row] | None] = SimpleQueue()
     stop, here, used = Event(), settings(), devices[: len(tallies)]
+    saved = None if checkpoints is None else Saved(checkpoints)
 
     def compile_ahead(bucket: Bucket, device: jax.Device) -> Programs:
         with using(here, device):
@@ -74,7 +75,7 @@ def run_streams(
         while not stop.is_set():
             try:
                 yield from run_bucket(
-                    bucket, queue, programs, tally, stop, keep, checkpoints, len(tallies)
+                    bucket, queue, programs, tally, stop, keep, saved, len(tallies)
                 )
                 return
             except OutOfMemory as error:
@@ -103,10 +104,9 @@ def run_streams(
     compiler = ThreadPoolExecutor(len(used) * compilers(used[0]))
     with ThreadPoolExecutor(len(tallies)) as pool:
         try:
-            saved = saved_in(checkpoints)
             left = [
                 # One that was saved on its way goes on from there.
-                (b, deque(beginning_at(lambda run: bool(saved) and run.name in saved, whole)))
+                (b, deque(beginning_at(lambda run: saved is not None and run in saved, whole)))
                 for b in buckets
                 if (whole := those_with(lambda run: run not in done, b.trajectories))
             ]

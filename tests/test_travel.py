@@ -1,4 +1,4 @@
-"""Numbers that cross between host and device as words."""
+"""Parts of runs on their way to workers."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ class Packed(jk.data.Distribution):
         return jk.datasets.gaussian(key, samples, dim)
 
 
-class TestPacking:
+class TestTravel:
     @pytest.mark.parametrize(
         "part",
         [
