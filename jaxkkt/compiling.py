@@ -24,19 +24,26 @@ def quick_options(platform: str) -> dict[str, Any]:
 
 @cache
 def _known(platform: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """The options, on a CPU; none where this XLA does not know them. XLA_FLAGS go before."""
+    """Those of the options that this XLA knows, on a CPU. XLA_FLAGS go before."""
     if platform != "cpu":
         return {}
     said = {flag.partition("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
-    options = tuple((name, value) for name, value in options if f"--{name}" not in said)
+    return {
+        name: value for name, value in options if f"--{name}" not in said and _takes(name, value)
+    }
+
+
+@cache
+def _takes(option: str, value: Any) -> bool:
+    """Whether this XLA knows an option."""
+    lowered: Any = jax.jit(jnp.negative).lower(np.float32(1))
     try:
-        lowered: Any = jax.jit(jnp.negative).lower(np.float32(1))
-        lowered.compile(compiler_options=dict(options))
+        lowered.compile(compiler_options={option: value})
     except jax.errors.JaxRuntimeError as error:
         if "compile option" not in str(error):
             raise
-        return {}
-    return dict(options)
+        return False
+    return True
 
 
 def quick_jit(

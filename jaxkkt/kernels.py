@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
 # An undocumented attribute of XLA's CPU backend, so it is used with versions that were tried alone.
-TRIED = (0, 10), (0, 11)
+TRIED = (0, 10), (0, 11), (0, 12)
 AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 

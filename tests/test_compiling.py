@@ -26,8 +26,16 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 )
 def test_what_xla_flags_say_goes_before(flags, platform, left, monkeypatch):
     monkeypatch.setattr(compiling, "_known", compiling._known.__wrapped__)  # not what was found
+    monkeypatch.setattr(compiling, "_takes", lambda *option: True)
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert quick_options(platform) == left
+
+
+def test_an_option_that_this_xla_does_not_know_takes_no_other_with_it(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    options = {"xla_cpu_of_another_version": 1, "xla_backend_optimization_level": 1}
+    known = compiling._known.__wrapped__("cpu", tuple(options.items()))
+    assert known == {"xla_backend_optimization_level": 1}
 
 
 def certify():
