@@ -335,6 +335,7 @@ class TestEnds:
             assert word in told
         assert not out.exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", list(command.studies("sweeps")))
     def test_every_study_here_can_be_planned(self, name, tmp_path, capsys):
         assert command.sweep([name, "--dry-run", "--out", str(tmp_path)], "sweeps") == 0
