@@ -388,9 +388,7 @@ class TestExecutors:
         )
 
 
-@pytest.mark.parametrize(
-    "setting", [pytest.param("disable_jit", marks=pytest.mark.slow), "debug_nans", "debug_infs"]
-)
+@pytest.mark.parametrize("setting", ["disable_jit", "debug_nans", "debug_infs"])
 def test_settings_under_which_no_sweep_can_be_computed_are_told(setting):
     """Before, an error from within JAX, or one program an operation, for minutes."""
     (run,) = jk.grid(d=4, samples=3, width=5, seed=0, max_steps=3)
