@@ -17,7 +17,7 @@ from benchmarks import timing
 from benchmarks.timing import Contestant
 from benchmarks.training import deviation, spread
 from jaxkkt import datasets, networks, representations
-from jaxkkt.engine.devices import cores
+from jaxkkt.engine.machine.devices import cores
 from jaxkkt.losses import exponential
 from jaxkkt.networks import Params
 

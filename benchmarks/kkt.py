@@ -21,7 +21,7 @@ import jaxkkt as jk
 from benchmarks.timing import markdown, write
 from jaxkkt import kkt
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.devices import cores
+from jaxkkt.engine.machine.devices import cores
 from jaxkkt.networks import Params
 
 RESIDUAL = SLACKNESS = 1e-6

@@ -29,8 +29,8 @@ from benchmarks.timing import RESULTS, Contestant, interleaved, markdown, median
 from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.driver import product_rate
-from jaxkkt.engine.lanes import CHUNK_SECONDS, FIRST_CHUNK
-from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.programs.training import compile_bucket
+from jaxkkt.engine.running.lanes import CHUNK_SECONDS, FIRST_CHUNK
 from jaxkkt.perturbations import gradient_steps
 from jaxkkt.perturbations.pgd import STEPS
 from sweeps import wang_robust

@@ -16,7 +16,7 @@ from typing import Any
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.engine.devices import environment
+from jaxkkt.engine.machine.devices import environment
 from jaxkkt.store import Store, care
 
 AT_A_TIME = 10_000

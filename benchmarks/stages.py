@@ -8,10 +8,11 @@ from typing import Any
 import jax
 
 import jaxkkt as jk
-from jaxkkt.engine import measuring, slots, streams
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.draws import draw_batch
-from jaxkkt.engine.programs import Programs, compile_bucket
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.programs import measuring
+from jaxkkt.engine.programs.draws import draw_batch
+from jaxkkt.engine.programs.training import Programs, compile_bucket
+from jaxkkt.engine.running import slots, streams
 
 STAGES = ("draw", "place", "advance", "decode", "measure")
 # JAX's names of what it does before a program first runs.

@@ -30,15 +30,16 @@ import numpy as np
 import jaxkkt as jk
 from benchmarks import timing
 from benchmarks.stages import replaced, stages
-from jaxkkt.engine import draws, measuring, planning
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import alone
-from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.planning import padding_share, plan
-from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.engine.stored import Stored
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.telling import Told
+from jaxkkt.engine.machine.devices import alone
+from jaxkkt.engine.planning import plan as planning
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.plan import padding_share, plan
+from jaxkkt.engine.programs import draws, measuring
+from jaxkkt.engine.programs.telling import Told
+from jaxkkt.engine.programs.training import Programs, compile_bucket
+from jaxkkt.engine.running.lanes import run_bucket
+from jaxkkt.engine.running.tally import Tally
+from jaxkkt.engine.tables.stored import Stored
 
 # d, samples, width, and how many runs a sweep of them has.
 SHAPES = ((10, 10, 50, 2000), (20, 20, 100, 1000), (50, 50, 300, 100), (100, 10, 1000, 100))

@@ -26,7 +26,7 @@ from benchmarks import peers, timing
 from benchmarks.timing import Contestant
 from jaxkkt import datasets, networks, protocols, representations, training
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.devices import cores
+from jaxkkt.engine.machine.devices import cores
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.representations import GramDataset, GramParams
 from jaxkkt.training import State, Status

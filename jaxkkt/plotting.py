@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
-from jaxkkt.engine.results import NOT_RUN
-from jaxkkt.engine.summaries import require_variable, summarize, told_by
+from jaxkkt.engine.tables.results import NOT_RUN
+from jaxkkt.engine.tables.summaries import require_variable, summarize, told_by
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 # Labels of a logarithmic axis are at least so far from each other, as a share of its length.

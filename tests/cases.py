@@ -10,8 +10,8 @@ import numpy as np
 import jaxkkt as jk
 from jaxkkt import datasets, networks, single
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import slots
-from jaxkkt.engine.planning import plan
+from jaxkkt.engine.planning.plan import plan
+from jaxkkt.engine.running import slots
 from jaxkkt.networks import Params
 from jaxkkt.store import Store
 

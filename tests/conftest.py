@@ -85,13 +85,14 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture
 def one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks train one by one, as large ones do, instead of many at a time."""
-    monkeypatch.setattr("jaxkkt.engine.lane_counts.LANES_OF_A_CORE", ())
+    monkeypatch.setattr("jaxkkt.engine.planning.lane_counts.LANES_OF_A_CORE", ())
 
 
 @pytest.fixture
 def trains_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """What trains is compiled to run faster."""
-    from jaxkkt.engine import programs, traces
+    from jaxkkt.engine.machine import traces
+    from jaxkkt.engine.programs import training as programs
 
     compiled = traces.compiled
 

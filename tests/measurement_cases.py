@@ -3,7 +3,7 @@
 import jax
 
 import jaxkkt as jk
-from jaxkkt.engine.draws import draw
+from jaxkkt.engine.programs.draws import draw
 
 AXES = {"d": 8, "samples": 6, "width": 20, "seed": 0}
 

@@ -8,7 +8,9 @@ import xarray as xr
 from cases import squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import ended, forget, telling
+from jaxkkt.engine import forget
+from jaxkkt.engine.programs import telling
+from jaxkkt.engine.running import ended
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -14,14 +14,16 @@ import pytest
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import draws, measuring, planning, slots
-from jaxkkt.engine.batches import over
-from jaxkkt.engine.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.packing import Layout, numbers
-from jaxkkt.engine.programs import compile_bucket
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.telling import Rows
+from jaxkkt.engine.machine.batches import over
+from jaxkkt.engine.machine.packing import Layout, numbers
+from jaxkkt.engine.planning import plan as planning
+from jaxkkt.engine.programs import draws, measuring
+from jaxkkt.engine.programs.draws import SIZES, Sizes, draw_batch, drawing_of
+from jaxkkt.engine.programs.telling import Rows
+from jaxkkt.engine.programs.training import compile_bucket
+from jaxkkt.engine.running import slots
+from jaxkkt.engine.running.lanes import run_bucket
+from jaxkkt.engine.running.tally import Tally
 from jaxkkt.specs.same import by_identity
 
 SHAPES = ((7, 9, 21), (16, 16, 32), (256, 256, 256))

@@ -28,8 +28,10 @@ from benchmarks.stages import COMPILING, STAGES, compiling
 from benchmarks.timing import Contestant
 from benchmarks.training import Case
 from jaxkkt import representations
-from jaxkkt.engine import draws, measuring, results, slots
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.programs import draws, measuring
+from jaxkkt.engine.running import slots
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.tables import results
 
 SMALL = Case(20, 12, 50, networks=2, steps=20, speedup=1, share=0.5)
 STEPS = 220  # two changes of the learning rate

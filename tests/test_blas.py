@@ -9,8 +9,8 @@ from cases import sweep
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxkkt as jk
-from jaxkkt.engine import devices as engine_devices
-from jaxkkt.engine.devices import alone
+from jaxkkt.engine.machine import devices as engine_devices
+from jaxkkt.engine.machine.devices import alone
 
 
 def test_blas_runs_on_one_thread():

@@ -16,9 +16,9 @@ import xarray as xr
 from cases import rows_in, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import checkpoints, lanes, slots, tally
-from jaxkkt.engine.checkpoints import Checkpoints, Saved
-from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.programs.training import compile_bucket
+from jaxkkt.engine.running import checkpoints, lanes, slots, tally
+from jaxkkt.engine.running.checkpoints import Checkpoints, Saved
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2)}
 KINDS = {
@@ -238,7 +238,7 @@ def test_they_are_saved_at_a_stop(tmp_path, monkeypatch):
 LONG = """
 import sys
 import jaxkkt as jk
-from jaxkkt.engine import checkpoints, lanes, slots
+from jaxkkt.engine.running import checkpoints, lanes, slots
 
 lanes.CHUNK_SECONDS = 0.25
 checkpoints.SECONDS_BETWEEN_CHECKPOINTS = slots.SECONDS_BETWEEN_CHECKPOINTS = 0.25

@@ -25,7 +25,8 @@ from time import sleep
 import dask
 import jaxkkt as jk
 from dask.distributed import Client, LocalCluster
-from jaxkkt.engine import executors, stored
+from jaxkkt.engine.running import executors
+from jaxkkt.engine.tables import stored
 
 class Kills(jk.Measurement):
     on_host = True

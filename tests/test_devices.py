@@ -16,9 +16,10 @@ import xarray as xr
 from cases import rows_in, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import executors, lane_counts
-from jaxkkt.engine.devices import cores, devices, environment, using
-from jaxkkt.engine.planning import plan
+from jaxkkt.engine.machine.devices import cores, devices, environment, using
+from jaxkkt.engine.planning import lane_counts
+from jaxkkt.engine.planning.plan import plan
+from jaxkkt.engine.running import executors
 from jaxkkt.store import Writer
 
 RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
@@ -28,8 +29,9 @@ import json, sys, threading
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import jaxkkt as jk
-from jaxkkt.engine import lane_counts, streams
-from jaxkkt.engine.devices import device
+from jaxkkt.engine.planning import lane_counts
+from jaxkkt.engine.running import streams
+from jaxkkt.engine.machine.devices import device
 
 lane_counts.cores = lambda: 4
 lane_counts.LANES_OF_A_CORE = ()  # so that few small runs fill several devices

@@ -16,14 +16,16 @@ import xarray as xr
 from cases import mixed_grid, planned_for, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import lane_counts, lanes, results, slots, streams
-from jaxkkt.engine.draws import draw
-from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.engine.rows import Row
-from jaxkkt.engine.summaries import told_by
-from jaxkkt.engine.tally import Tally, together
-from jaxkkt.engine.trajectories import trajectories
+from jaxkkt.engine.planning import lane_counts
+from jaxkkt.engine.planning.trajectories import trajectories
+from jaxkkt.engine.programs.draws import draw
+from jaxkkt.engine.programs.training import Programs, compile_bucket
+from jaxkkt.engine.running import lanes, slots, streams
+from jaxkkt.engine.running.lanes import run_bucket
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.running.tally import Tally, together
+from jaxkkt.engine.tables import results
+from jaxkkt.engine.tables.summaries import told_by
 from jaxkkt.training import Status
 
 

@@ -9,8 +9,9 @@ from cases import note_trained, rows_in, sweep
 from store_cases import RUNS, SIZES, values
 
 import jaxkkt as jk
-from jaxkkt.engine import remeasuring, streams
-from jaxkkt.engine.hashes import as_text, hash_words
+from jaxkkt.engine import remeasuring
+from jaxkkt.engine.programs.hashes import as_text, hash_words
+from jaxkkt.engine.running import streams
 from jaxkkt.store import Store, Writer
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxkkt import networks
-from jaxkkt.engine.hashes import as_text, hash_words
+from jaxkkt.engine.programs.hashes import as_text, hash_words
 from jaxkkt.networks import Params
 
 WIDTH, DIM = 7, 5

@@ -1,9 +1,12 @@
 """What `import jaxkkt` must not do to the program that imports it."""
 
+import ast
 import importlib
 import pkgutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +36,45 @@ def test_all_names_of_all_modules_are_there():
         module = importlib.import_module(found.name)
         missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
         assert not missing, found.name
+
+
+def rooms(root: Path) -> dict[str, set[str]]:
+    """Each folder of modules, and each module beside folders, with those that its files import."""
+    files = {path.relative_to(root.parent): path for path in root.rglob("*.py")}
+    modules = {".".join(one.with_suffix("").parts): one for one in files}
+    found: dict[str, set[str]] = {}
+
+    def room(file: Path) -> str:
+        beside_folders = any(files[file].parent.glob("*/__init__.py"))
+        return str(file if beside_folders else file.parent)
+
+    def asked_for(module: str, name: str) -> Path | None:
+        tried = f"{module}.{name}", f"{module}.{name}.__init__", module, f"{module}.__init__"
+        return next((modules[one] for one in tried if one in modules), None)
+
+    for file, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                some = {asked_for(node.module, one.name) for one in node.names} - {None}
+                found.setdefault(room(file), set()).update(set(map(room, some)) - {room(file)})
+    return found
+
+
+def test_arrows_between_folders_point_down():
+    """As docs/contributing.md promises: no folder knows one that knows it."""
+    graph = rooms(Path(jk.__file__).parent)
+    assert len(graph) > 30
+    assert "jaxkkt/engine/planning" in graph["jaxkkt/engine/running"]
+    assert [*TopologicalSorter(graph).static_order()]
+
+
+def test_an_arrow_that_points_up_is_seen(tmp_path):
+    for folder, line in (("low", "from own.high import a"), ("high", "from own.low.b import x")):
+        (tmp_path / "own" / folder).mkdir(parents=True)
+        (tmp_path / "own" / folder / "__init__.py").touch()
+        (tmp_path / "own" / folder / f"{'ab'[folder == 'low']}.py").write_text(line)
+    with pytest.raises(CycleError):
+        [*TopologicalSorter(rooms(tmp_path / "own")).static_order()]
 
 
 def test_a_name_that_is_not_there_is_told_as_python_tells_it():

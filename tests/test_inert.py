@@ -7,7 +7,7 @@ import pytest
 from cases import sweep
 
 import jaxkkt as jk
-from jaxkkt.engine.inert import is_inert
+from jaxkkt.engine.planning.inert import is_inert
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

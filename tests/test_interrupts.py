@@ -168,8 +168,8 @@ def test_signals_of_other_threads_are_left_alone():
 STOPPED = """
 import os, signal, sys, threading, time
 import jaxkkt as jk
-from jaxkkt.engine import executors
-from jaxkkt.engine import workers as engine_workers
+from jaxkkt.engine.running import executors
+from jaxkkt.engine.running import workers as engine_workers
 
 class Slow(jk.Measurement):
     on_host = True

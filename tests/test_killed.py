@@ -13,7 +13,7 @@ import xarray as xr
 from cases import note_trained, sweep
 from store_cases import RUNS, values
 
-from jaxkkt.engine import streams
+from jaxkkt.engine.running import streams
 from jaxkkt.store import Store
 
 SWEEP = """

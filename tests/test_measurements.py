@@ -14,8 +14,8 @@ from measurement_cases import AXES, trained_alone
 
 import jaxkkt as jk
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import names
-from jaxkkt.engine.programs import compile_bucket
+from jaxkkt.engine.programs import names
+from jaxkkt.engine.programs.training import compile_bucket
 from jaxkkt.measurements import measured, measurement
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -11,9 +11,11 @@ import xarray as xr
 from cases import rows_in, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import driver, lane_counts, lanes, slots, streams
-from jaxkkt.engine.costs import lane_bytes
-from jaxkkt.engine.planning import plan
+from jaxkkt.engine import driver
+from jaxkkt.engine.planning import lane_counts
+from jaxkkt.engine.planning.costs import lane_bytes
+from jaxkkt.engine.planning.plan import plan
+from jaxkkt.engine.running import lanes, slots, streams
 
 RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 

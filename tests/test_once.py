@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from jaxkkt.engine.once import once
+from jaxkkt.engine.machine.once import once
 from jaxkkt.specs.same import forget_results
 
 

@@ -5,10 +5,10 @@ import pytest
 from cases import mixed_grid, planned_for
 
 import jaxkkt as jk
-from jaxkkt.engine import costs, lane_counts
-from jaxkkt.engine.draws import drawing_of
-from jaxkkt.engine.merging import merge
-from jaxkkt.engine.planning import LARGEST_PADDING_SHARE, padding_share
+from jaxkkt.engine.planning import costs, lane_counts
+from jaxkkt.engine.planning.merging import merge
+from jaxkkt.engine.planning.plan import LARGEST_PADDING_SHARE, padding_share
+from jaxkkt.engine.programs.draws import drawing_of
 from sweeps.vardi_figures import preset
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt import plotting
-from jaxkkt.engine import results
+from jaxkkt.engine.tables import results
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cases import refuse_to_draw, sweep
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.engine import executors, slots
+from jaxkkt.engine.running import executors, slots
 from jaxkkt.store import Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}

@@ -13,11 +13,12 @@ import xarray as xr
 from cases import refuse_to_draw, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import driver, ended, lanes, slots, streams
-from jaxkkt.engine.lanes import OutOfMemory, run_bucket
-from jaxkkt.engine.programs import compile_bucket
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trained import Alone
+from jaxkkt.engine import driver
+from jaxkkt.engine.programs.trained import Alone
+from jaxkkt.engine.programs.training import compile_bucket
+from jaxkkt.engine.running import ended, lanes, slots, streams
+from jaxkkt.engine.running.lanes import OutOfMemory, run_bucket
+from jaxkkt.engine.running.tally import Tally
 
 RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
 

@@ -11,7 +11,8 @@ from cases import rows_in, sweep
 from store_cases import RUNS, SIZES, values
 
 import jaxkkt as jk
-from jaxkkt.engine import slots, stored, streams
+from jaxkkt.engine.running import slots, streams
+from jaxkkt.engine.tables import stored
 from jaxkkt.store import Busy, Store, Writer
 
 

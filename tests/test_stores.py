@@ -12,7 +12,7 @@ from cases import rows_in, sweep
 from test_raised import runs_of
 
 import jaxkkt as jk
-from jaxkkt.engine.checkpoints import Checkpoints, Saved, UnderWay
+from jaxkkt.engine.running.checkpoints import Checkpoints, Saved, UnderWay
 from jaxkkt.store import Store, Writer, care
 from jaxkkt.store.segments import _checksum
 from jaxkkt.studies.command import main

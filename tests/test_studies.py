@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import files, studies
-from jaxkkt.engine import results as results_module
+from jaxkkt.engine.tables import results as results_module
 from jaxkkt.studies import command, study
 
 LOG = logging.getLogger("jaxkkt")

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.engine import results
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.tables import results
 from sweeps import vardi_claims, vardi_figures, vardi_transfer
 
 TINY = ["--d", "12", "16", "--alpha", "0.5", "1.0", "--width", "30", "50", "--seeds", "2"]

@@ -18,8 +18,8 @@ from jax import export
 
 import jaxkkt as jk
 from jaxkkt import engine, loaded, losses, optimizers, training
-from jaxkkt.engine import traces
-from jaxkkt.engine.traces import Program
+from jaxkkt.engine.machine import traces
+from jaxkkt.engine.machine.traces import Program
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ EDITS = """
 from pathlib import Path
 import jax
 from jaxkkt import loaded
-from jaxkkt.engine import traces
+from jaxkkt.engine.machine import traces
 jax.config.update("jax_compilation_cache_dir", str(Path.cwd()))
 print(loaded.__file__)
 print(traces._path("this").name)

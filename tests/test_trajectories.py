@@ -14,11 +14,12 @@ import xarray as xr
 from cases import SquaredNorm, refuse_to_draw, squared_norm, sweep
 
 import jaxkkt as jk
-from jaxkkt.engine import driver, executors, streams
-from jaxkkt.engine.devices import threads
-from jaxkkt.engine.shards import share
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trajectories import trajectories
+from jaxkkt.engine import driver
+from jaxkkt.engine.machine.devices import threads
+from jaxkkt.engine.planning.shards import share
+from jaxkkt.engine.planning.trajectories import trajectories
+from jaxkkt.engine.running import executors, streams
+from jaxkkt.engine.running.tally import Tally
 
 SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2), "measure": squared_norm}
 LAZY = {"initialization": "lazy", "data": "sphere"}

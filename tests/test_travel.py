@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import jaxkkt as jk
-from jaxkkt.engine import executors
+from jaxkkt.engine.running import executors
 from jaxkkt.measurements import measurement
 from jaxkkt.specs.base import jsonable
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
-from jaxkkt.engine import lanes as loop
-from jaxkkt.engine.lanes import run_bucket
-from jaxkkt.engine.programs import compile_bucket
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trips import make_trips
+from jaxkkt.engine.programs.training import compile_bucket
+from jaxkkt.engine.programs.trips import make_trips
+from jaxkkt.engine.running import lanes as loop
+from jaxkkt.engine.running.lanes import run_bucket
+from jaxkkt.engine.running.tally import Tally
 
 EVER = 10**6
 LENGTHS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8)

@@ -15,9 +15,9 @@ from cases import rows_in, sweep
 from test_devices import Inline
 
 import jaxkkt as jk
-from jaxkkt.engine import executors
-from jaxkkt.engine import workers as engine_workers
-from jaxkkt.engine.workers import KILLS, WorkerKilled, Workers
+from jaxkkt.engine.running import executors
+from jaxkkt.engine.running import workers as engine_workers
+from jaxkkt.engine.running.workers import KILLS, WorkerKilled, Workers
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
 
@@ -74,7 +74,7 @@ def test_a_worker_that_would_start_workers_says_what_its_script_lacks(tmp_path):
     """Its parent waited for it, and it for its own, for ever."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from jaxkkt.engine.workers import Workers\n"
+        "from jaxkkt.engine.running.workers import Workers\n"
         "with Workers(1) as workers:\n"
         "    print(workers.submit(int, 1).result())\n"
     )

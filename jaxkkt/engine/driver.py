@@ -17,22 +17,22 @@ import jax
 import jax.numpy as jnp
 import xarray as xr
 
-from jaxkkt.engine import results
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import alone, devices, environment, refuse_debugging
-from jaxkkt.engine.draws import require_what_is_asked
-from jaxkkt.engine.executors import Executor, run_tasks
-from jaxkkt.engine.interrupts import Request, Stopped, listening
-from jaxkkt.engine.lane_counts import streams
-from jaxkkt.engine.names import names_in, require_free_names
-from jaxkkt.engine.planning import padding_share, plan
-from jaxkkt.engine.progress import Meter
+from jaxkkt.engine.machine.devices import alone, devices, environment, refuse_debugging
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.lane_counts import streams
+from jaxkkt.engine.planning.plan import padding_share, plan
+from jaxkkt.engine.planning.shards import Shard, share
+from jaxkkt.engine.programs.draws import require_what_is_asked
+from jaxkkt.engine.programs.names import names_in, require_free_names
 from jaxkkt.engine.remeasuring import remeasured
-from jaxkkt.engine.rows import Row, failed, give_up, in_doubt
-from jaxkkt.engine.shards import Shard, share
-from jaxkkt.engine.stored import CHECKPOINTS, Stored
-from jaxkkt.engine.streams import run_streams
-from jaxkkt.engine.tally import Tally, together
+from jaxkkt.engine.running.executors import Executor, run_tasks
+from jaxkkt.engine.running.interrupts import Request, Stopped, listening
+from jaxkkt.engine.running.progress import Meter
+from jaxkkt.engine.running.rows import Row, failed, give_up, in_doubt
+from jaxkkt.engine.running.streams import run_streams
+from jaxkkt.engine.running.tally import Tally, together
+from jaxkkt.engine.tables import results
+from jaxkkt.engine.tables.stored import CHECKPOINTS, Stored
 from jaxkkt.garbage import seldom_collected, uncollected
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.runs.columns import values_of

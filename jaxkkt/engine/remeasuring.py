@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxkkt import datasets, networks
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import cores, device, settings, using
-from jaxkkt.engine.draws import Drawing, draw_batch, pad_params, stacked
-from jaxkkt.engine.measuring import measure_batch
-from jaxkkt.engine.records import Known
-from jaxkkt.engine.rows import Row, raised
-from jaxkkt.engine.telling import Rows, Told
-from jaxkkt.engine.trained import Trained
+from jaxkkt.engine.machine.devices import cores, device, settings, using
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.programs.draws import Drawing, draw_batch, pad_params, stacked
+from jaxkkt.engine.programs.measuring import measure_batch
+from jaxkkt.engine.programs.telling import Rows, Told
+from jaxkkt.engine.programs.trained import Trained
+from jaxkkt.engine.running.rows import Row, raised
+from jaxkkt.engine.tables.records import Known
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run

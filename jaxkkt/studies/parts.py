@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from jaxkkt import engine
-from jaxkkt.engine.results import NOT_RUN
+from jaxkkt.engine.tables.results import NOT_RUN
 from jaxkkt.networks import Params
 from jaxkkt.runs.columns import columns_of
 from jaxkkt.runs.run import Run

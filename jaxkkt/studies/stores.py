@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxkkt.engine.results import save
-from jaxkkt.engine.stored import read_rows, read_store
+from jaxkkt.engine.tables.results import save
+from jaxkkt.engine.tables.stored import read_rows, read_store
 from jaxkkt.files import named
 from jaxkkt.store import Store, care
 from jaxkkt.training import SUCCEEDED, Status

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
 from jaxkkt.caching import keep_programs
-from jaxkkt.engine.devices import environment, written_by
-from jaxkkt.engine.results import save
+from jaxkkt.engine.machine.devices import environment, written_by
+from jaxkkt.engine.tables.results import save
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.runs.run import unique

@@ -29,8 +29,12 @@ class Protection(NamedTuple):
 
 
 _SEGMENTS, _LOCK, _STORE = "store/segments.py", "store/lock.py", "store/store.py"
-_STORED, _DRIVER, _DEVICES = "engine/stored.py", "engine/driver.py", "engine/devices.py"
-_TRAJECTORIES, _TRACES = "engine/trajectories.py", "engine/traces.py"
+_STORED, _DRIVER, _DEVICES = (
+    "engine/tables/stored.py",
+    "engine/driver.py",
+    "engine/machine/devices.py",
+)
+_TRAJECTORIES, _TRACES = "engine/planning/trajectories.py", "engine/machine/traces.py"
 _LOADED = "loaded.py"
 
 PROTECTIONS = (
@@ -92,7 +96,7 @@ PROTECTIONS = (
     Protection(
         3,
         "the first signal waits for the chunk",
-        "engine/interrupts.py",
+        "engine/running/interrupts.py",
         "            if not request.sweeps:\n",
         "            if True:\n",
         "test_interrupts.py",
@@ -100,7 +104,7 @@ PROTECTIONS = (
     Protection(
         3,
         "runs under way are saved at a stop",
-        "engine/lanes.py",
+        "engine/running/lanes.py",
         "        slots.save(SECONDS_WORTH_SAVING)\n",
         "        pass\n",
         "test_checkpoints.py::test_they_are_saved_at_a_stop",
@@ -108,7 +112,7 @@ PROTECTIONS = (
     Protection(
         3,
         "a run that was saved on its way is not trained again behind another",
-        "engine/streams.py",
+        "engine/running/streams.py",
         "saved is not None and run in saved",
         "False",
         "test_checkpoints.py::test_one_that_was_saved_does_not_begin_anew_behind_another",
@@ -116,7 +120,7 @@ PROTECTIONS = (
     Protection(
         3,
         "a checkpoint that goes before it is read is no error of its run",
-        "engine/checkpoints.py",
+        "engine/running/checkpoints.py",
         "        except (OSError, ValueError) as error:\n",
         "        except ValueError as error:\n",
         "test_checkpoints.py::test_one_that_does_not_fit_is_left_out",
@@ -124,7 +128,7 @@ PROTECTIONS = (
     Protection(
         3,
         "a stream knows what another has saved",
-        "engine/checkpoints.py",
+        "engine/running/checkpoints.py",
         "            self._saved.note(run)\n",
         "            pass\n",
         "test_checkpoints.py::test_another_stream_goes_on_from_what_one_has_saved",
@@ -132,7 +136,7 @@ PROTECTIONS = (
     Protection(
         3,
         "Ctrl-C leaves nobody waiting for what another thread began to compute",
-        "engine/once.py",
+        "engine/machine/once.py",
         "                if self._results.get(args) is mine:\n",
         "                if False:\n",
         "test_once.py::test_ctrl_c_leaves_nobody_waiting",
@@ -140,7 +144,7 @@ PROTECTIONS = (
     Protection(
         4,
         "the second signal leaves a command at once",
-        "engine/interrupts.py",
+        "engine/running/interrupts.py",
         "            os._exit(128 + number)\n",
         "            pass\n",
         "test_interrupts.py::test_the_second_leaves_at_once",
@@ -244,7 +248,7 @@ PROTECTIONS = (
     Protection(
         14,
         "a pool whose worker died is replaced",
-        "engine/workers.py",
+        "engine/running/workers.py",
         "        self._pool = _new_pool(self._count)\n",
         "",
         "test_workers.py::TestWorkers::test_one_that_is_killed_from_outside_is_replaced",
@@ -252,7 +256,7 @@ PROTECTIONS = (
     Protection(
         14,
         "a death is seen where the pool does not",
-        "engine/workers.py",
+        "engine/running/workers.py",
         "            if self._somebody_died():\n",
         "            if False:\n",
         "test_workers.py::TestWorkers::test_a_death_is_seen_while_others_work",
@@ -260,7 +264,7 @@ PROTECTIONS = (
     Protection(
         14,
         "where no pool can be made the tasks end",
-        "engine/workers.py",
+        "engine/running/workers.py",
         "        except Exception as error:  # no pool can be made\n",
         "        except ZeroDivisionError as error:\n",
         "test_workers.py::TestWorkers::test_where_no_other_pool_can_be_made_that_is_told",
@@ -268,7 +272,7 @@ PROTECTIONS = (
     Protection(
         15,
         "suspects run alone",
-        "engine/workers.py",
+        "engine/running/workers.py",
         "            if self._suspects and not self._running:\n",
         "            if self._suspects:\n",
         "test_workers.py::TestWorkers::test_what_runs_beside_is_not_blamed",
@@ -276,7 +280,7 @@ PROTECTIONS = (
     Protection(
         15,
         "a task that kills its worker is split",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "                if type(error).__name__ not in KILLED:\n",
         "                if True:\n",
         "test_workers.py::test_a_task_that_kills_its_worker_is_split",
@@ -333,7 +337,7 @@ PROTECTIONS = (
     Protection(
         19,
         "half the lanes where memory runs out",
-        "engine/lanes.py",
+        "engine/running/lanes.py",
         "        if not out_of_memory(error):\n",
         "        if True:\n",
         "test_memory.py",
@@ -493,7 +497,7 @@ PROTECTIONS = (
     Protection(
         23,
         "workers are told which runs share a trajectory",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "                    run is one[0],\n",
         "                    True,\n",
         "test_trajectories.py::test_workers_train_whole_ones",
@@ -501,7 +505,7 @@ PROTECTIONS = (
     Protection(
         25,
         "at least two lanes on an accelerator",
-        "engine/lane_counts.py",
+        "engine/planning/lane_counts.py",
         "    lanes = np.arange(2, max(2, min(most, trajectories)) + 1)\n",
         "    lanes = np.arange(1, max(1, min(most, trajectories)) + 1)\n",
         "test_planning.py::TestPlan",
@@ -550,7 +554,7 @@ PROTECTIONS = (
     Protection(
         44,
         "nobody is asked for a lock",
-        "engine/results.py",
+        "engine/tables/results.py",
         "        dataset[in_order].dump_to_store(H5NetCDFStore(file))\n",
         '        pass\n    return dataset.to_netcdf(engine="h5netcdf")\n',
         "test_store.py::TestStore::test_saving_asks_nobody_for_a_lock",
@@ -558,7 +562,7 @@ PROTECTIONS = (
     Protection(
         45,
         "a run that raises ends with that",
-        "engine/jobs.py",
+        "engine/programs/jobs.py",
         "            raised.setdefault(i, error)\n",
         "            raise\n",
         "test_raised.py",
@@ -566,7 +570,7 @@ PROTECTIONS = (
     Protection(
         45,
         "all that would have gone on from a run that raises are told",
-        "engine/slots.py",
+        "engine/running/slots.py",
         "zip(all_raised(one.trajectory, mine), steps, strict=True)\n",
         "zip(all_raised(one.trajectory[:1], mine), steps[:1], strict=True)\n",
         "test_trajectories.py::test_all_of_one_that_raises_on_its_way_are_told",
@@ -574,7 +578,7 @@ PROTECTIONS = (
     Protection(
         45,
         "all of a trajectory that cannot be drawn are told",
-        "engine/slots.py",
+        "engine/running/slots.py",
         "                self.undrawn += all_raised(one, error)\n",
         "                self.undrawn += all_raised(one[:1], error)\n",
         "test_trajectories.py::test_all_of_one_that_cannot_be_drawn_are_told",
@@ -582,7 +586,7 @@ PROTECTIONS = (
     Protection(
         46,
         "tasks that were dropped are told",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "                if stopping:\n",
         "                if True:\n",
         "test_workers.py",
@@ -590,7 +594,7 @@ PROTECTIONS = (
     Protection(
         46,
         "patience",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "                elif monotonic() - last > patience:\n",
         "                elif False:\n",
         "test_workers.py::test_all_workers_gone",
@@ -598,7 +602,7 @@ PROTECTIONS = (
     Protection(
         47,
         "workers watch their parent",
-        "engine/workers.py",
+        "engine/running/workers.py",
         "    Thread(target=watch, daemon=True).start()\n",
         "    pass\n",
         "test_workers.py::test_they_end_with_their_parent",
@@ -606,7 +610,7 @@ PROTECTIONS = (
     Protection(
         48,
         "workers take the sweep's number of threads",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "    split_among(threads)\n",
         "",
         "test_devices.py::TestCores",
@@ -670,7 +674,7 @@ PROTECTIONS = (
     Protection(
         16,
         "workers compare what own functions compute",
-        "engine/executors.py",
+        "engine/running/executors.py",
         "        _require_same_functions(common)\n",
         "",
         "test_trajectories.py::test_workers_whose_functions_compute_something_else_are_refused",
@@ -678,7 +682,7 @@ PROTECTIONS = (
     Protection(
         16,
         "rows of measurements of one name stay apart",
-        "engine/records.py",
+        "engine/tables/records.py",
         "    if len(whole) == sum(map(len, measured.values())):\n",
         "    if True:\n",
         "test_reading.py::TestReading::test_measurements_of_one_name_have_a_row_each",
@@ -686,7 +690,7 @@ PROTECTIONS = (
     Protection(
         23,
         "sizes share a program only where their optimizer leaves padding alone",
-        "engine/planning.py",
+        "engine/planning/plan.py",
         "    if all(is_inert(rule, least, (union.k, union.d)) for rule in rules):\n",
         "    if True:\n",
         "test_inert.py",
@@ -702,7 +706,7 @@ PROTECTIONS = (
     Protection(
         51,
         "measurements that are missing are seen",
-        "engine/records.py",
+        "engine/tables/records.py",
         "            lacks.append(i)\n",
         "            pass\n",
         "test_extended.py::TestExtended::test_by_measurements",

@@ -9,25 +9,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxkkt.engine import packing
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.checkpoints import (
+from jaxkkt.engine.machine import packing
+from jaxkkt.engine.machine.devices import device, out_of_memory
+from jaxkkt.engine.machine.packing import sent_once
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.trajectories import Trajectory
+from jaxkkt.engine.programs.draws import draw, draw_batch
+from jaxkkt.engine.programs.hashes import as_text
+from jaxkkt.engine.programs.measuring import measure_batch
+from jaxkkt.engine.programs.telling import Told
+from jaxkkt.engine.programs.training import Programs, Report, Slot, restore
+from jaxkkt.engine.running.checkpoints import (
     SECONDS_BETWEEN_CHECKPOINTS,
     Checkpoints,
     Saved,
     UnderWay,
     numbers_in,
 )
-from jaxkkt.engine.devices import device, out_of_memory
-from jaxkkt.engine.draws import draw, draw_batch
-from jaxkkt.engine.ended import Begun, Ended, Occupant, rows_of_ended
-from jaxkkt.engine.hashes import as_text
-from jaxkkt.engine.measuring import measure_batch
-from jaxkkt.engine.packing import sent_once
-from jaxkkt.engine.programs import Programs, Report, Slot, restore
-from jaxkkt.engine.rows import Row, all_raised
-from jaxkkt.engine.telling import Told
-from jaxkkt.engine.trajectories import Trajectory
+from jaxkkt.engine.running.ended import Begun, Ended, Occupant, rows_of_ended
+from jaxkkt.engine.running.rows import Row, all_raised
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.run import Run
 from jaxkkt.training import Status

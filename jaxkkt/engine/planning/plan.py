@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxkkt.engine import lane_counts
-from jaxkkt.engine.buckets import Bucket, all_measured, structure_of
-from jaxkkt.engine.costs import lane_bytes, slot_bytes, work
-from jaxkkt.engine.inert import is_inert
-from jaxkkt.engine.merging import Shape, merge
-from jaxkkt.engine.trajectories import Trajectory, trajectories
+from jaxkkt.engine.planning import lane_counts
+from jaxkkt.engine.planning.buckets import Bucket, all_measured, structure_of
+from jaxkkt.engine.planning.costs import lane_bytes, slot_bytes, work
+from jaxkkt.engine.planning.inert import is_inert
+from jaxkkt.engine.planning.merging import Shape, merge
+from jaxkkt.engine.planning.trajectories import Trajectory, trajectories
 from jaxkkt.protocols import Protocol, Training
 from jaxkkt.representations import Representation
 from jaxkkt.runs.columns import distinct

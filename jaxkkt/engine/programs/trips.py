@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxkkt.engine.batches import at, put
+from jaxkkt.engine.machine.batches import at, put
 from jaxkkt.training import Status
 
 Step = Callable[[Any, Any], Any]

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.devices import out_of_memory
-from jaxkkt.engine.draws import asked_for, pad_data
-from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.machine.devices import out_of_memory
+from jaxkkt.engine.machine.packing import Layout, numbers
+from jaxkkt.engine.programs.draws import asked_for, pad_data
 from jaxkkt.measurements import Measurement, samples_seen
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import Same, by_identity

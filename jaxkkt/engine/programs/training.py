@@ -15,19 +15,19 @@ from jaxtyping import Array
 from jaxkkt import datasets, networks, training
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import traces
-from jaxkkt.engine.batches import at, over, put
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import Here, device, here, settings, using
-from jaxkkt.engine.draws import Drawn, draw_program, own_on_device
-from jaxkkt.engine.hashes import hash_words
-from jaxkkt.engine.measuring import compile_measurements
-from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout
-from jaxkkt.engine.telling import How, Rows
-from jaxkkt.engine.traces import Program
-from jaxkkt.engine.trained import Trained, network_like, points_like, stacked_like
-from jaxkkt.engine.trips import make_trips
+from jaxkkt.engine.machine import traces
+from jaxkkt.engine.machine.batches import at, over, put
+from jaxkkt.engine.machine.devices import Here, device, here, settings, using
+from jaxkkt.engine.machine.once import once
+from jaxkkt.engine.machine.packing import Layout
+from jaxkkt.engine.machine.traces import Program
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.programs.draws import Drawn, draw_program, own_on_device
+from jaxkkt.engine.programs.hashes import hash_words
+from jaxkkt.engine.programs.measuring import compile_measurements
+from jaxkkt.engine.programs.telling import How, Rows
+from jaxkkt.engine.programs.trained import Trained, network_like, points_like, stacked_like
+from jaxkkt.engine.programs.trips import make_trips
 from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import shuffle_key

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import environment
+from jaxkkt.engine.machine.devices import environment
+from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run, hash_of
 from jaxkkt.store.arrays import read_arrays, write_arrays

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.checkpoints import Saved
-from jaxkkt.engine.devices import cores, settings, using
-from jaxkkt.engine.lanes import OutOfMemory, run_bucket
-from jaxkkt.engine.programs import Programs, compile_bucket
-from jaxkkt.engine.rows import Row, all_raised
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trajectories import Trajectory, beginning_at, those_with
+from jaxkkt.engine.machine.devices import cores, settings, using
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.trajectories import Trajectory, beginning_at, those_with
+from jaxkkt.engine.programs.training import Programs, compile_bucket
+from jaxkkt.engine.running.checkpoints import Saved
+from jaxkkt.engine.running.lanes import OutOfMemory, run_bucket
+from jaxkkt.engine.running.rows import Row, all_raised
+from jaxkkt.engine.running.tally import Tally
 from jaxkkt.runs.run import Run
 
 T = TypeVar("T")

@@ -235,15 +235,16 @@ def written_by() -> dict[str, Any]:
 @cache
 def _commit() -> str:
     """The commit of the package's source, "+" after it where files differ; "" if it has none."""
-    folder = Path(__file__).parent
+    file = Path(__file__)
+    folder = file.parents[2]
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(folder), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        if not git("ls-files", "--", Path(__file__).name):
+        if not git("ls-files", "--", str(file.relative_to(folder))):
             return ""  # installed inside another project's repository
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

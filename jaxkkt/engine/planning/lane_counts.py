@@ -6,9 +6,9 @@ from math import floor, log2
 import jax
 import numpy as np
 
-from jaxkkt.engine.buckets import REFILLS, Bucket
-from jaxkkt.engine.costs import lane_bytes
-from jaxkkt.engine.devices import cores
+from jaxkkt.engine.machine.devices import cores
+from jaxkkt.engine.planning.buckets import REFILLS, Bucket
+from jaxkkt.engine.planning.costs import lane_bytes
 
 # Starting an accelerator's kernels for one trip over all lanes, and what surrounds the trips, takes
 # about as long as this many operations: some 30 microseconds of an H200 (docs/tried.md).

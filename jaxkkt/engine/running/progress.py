@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from jaxkkt.engine.tally import Tally
+from jaxkkt.engine.running.tally import Tally
 
 log = logging.getLogger("jaxkkt")
 

@@ -16,14 +16,14 @@ from typing import Protocol as Interface
 
 import cloudpickle
 
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.devices import alone, devices, environment, split_among, threads, using
-from jaxkkt.engine.lane_counts import streams
-from jaxkkt.engine.rows import Row, raised
-from jaxkkt.engine.streams import run_streams
-from jaxkkt.engine.tally import Tally, together
-from jaxkkt.engine.trajectories import Trajectory, those_with
-from jaxkkt.engine.workers import end_with_parent
+from jaxkkt.engine.machine.devices import alone, devices, environment, split_among, threads, using
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.lane_counts import streams
+from jaxkkt.engine.planning.trajectories import Trajectory, those_with
+from jaxkkt.engine.running.rows import Row, raised
+from jaxkkt.engine.running.streams import run_streams
+from jaxkkt.engine.running.tally import Tally, together
+from jaxkkt.engine.running.workers import end_with_parent
 from jaxkkt.runs.run import Run, own_specs, told_of_own
 from jaxkkt.specs.base import from_json, jsonable
 from jaxkkt.specs.identity import function_name

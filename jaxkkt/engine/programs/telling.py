@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.draws import SIZES, Drawing, Sizes, drawing_of, drawn_on_device
-from jaxkkt.engine.packing import Layout, numbers
+from jaxkkt.engine.machine.packing import Layout, numbers
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.programs.draws import SIZES, Drawing, Sizes, drawing_of, drawn_on_device
 from jaxkkt.runs.run import Curve, Run
 from jaxkkt.specs.data import Data
 from jaxkkt.specs.same import Same, by_identity

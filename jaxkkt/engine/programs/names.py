@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxkkt.engine.buckets import Bucket, structure_of
-from jaxkkt.engine.devices import Here, here
-from jaxkkt.engine.draws import asked_for
-from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout, numbers
-from jaxkkt.engine.traces import kept
-from jaxkkt.engine.trained import network_like, points_like
+from jaxkkt.engine.machine.devices import Here, here
+from jaxkkt.engine.machine.once import once
+from jaxkkt.engine.machine.packing import Layout, numbers
+from jaxkkt.engine.machine.traces import kept
+from jaxkkt.engine.planning.buckets import Bucket, structure_of
+from jaxkkt.engine.programs.draws import asked_for
+from jaxkkt.engine.programs.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
@@ -130,6 +130,15 @@ def require_own_names(one: Measurement, returned: Iterable[str], run: Run) -> No
     for name in returned:
         if name in taken:
             _refuse(one, name, taken[name])
+
+
+def refuse_twice(one: Measurement, names: Collection[str]) -> None:
+    """Raises ValueError where a measurement returned names that were there."""
+    for name in names:
+        raise ValueError(
+            f"the measurement {one.label!r} returns {name!r}, which is there already: "
+            "call it something else"
+        )
 
 
 def _refuse(one: Measurement, name: str, whose: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxkkt.measurements import Measurement
+from jaxkkt.engine.programs.names import refuse_twice
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import SUCCEEDED, Status
@@ -46,15 +46,6 @@ class Row(NamedTuple):
         for name, i in owners.items():
             refuse_twice(self.run.measure[i], {name} & self.values.keys())
         return self._replace(values={**self.values, **measured}, owners={**self.owners, **owners})
-
-
-def refuse_twice(one: Measurement, names: Collection[str]) -> None:
-    """Raises ValueError where a measurement returned names that were there."""
-    for name in names:
-        raise ValueError(
-            f"the measurement {one.label!r} returns {name!r}, which is there already: "
-            "call it something else"
-        )
 
 
 def all_raised(runs: Sequence[Run], error: Exception) -> list[Row]:

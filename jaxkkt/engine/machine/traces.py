@@ -20,7 +20,7 @@ import jax
 from jax import export
 
 from jaxkkt.caching import make_private
-from jaxkkt.engine.devices import device, environment
+from jaxkkt.engine.machine.devices import device, environment
 from jaxkkt.files import write_whole
 from jaxkkt.loaded import is_as_written, was_always_so
 from jaxkkt.specs.optimizers import Optax

@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from jaxkkt.engine.names import CURVE, require_one_rank
-from jaxkkt.engine.records import Entry, RowKind, entries_of
-from jaxkkt.engine.rows import ANCILLARY, Row
+from jaxkkt.engine.programs.names import CURVE, require_one_rank
+from jaxkkt.engine.running.rows import ANCILLARY, Row
+from jaxkkt.engine.tables.records import Entry, RowKind, entries_of
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.runs.columns import KINDS

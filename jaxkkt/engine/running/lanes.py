@@ -9,14 +9,14 @@ from threading import Event
 import jax
 import numpy as np
 
-from jaxkkt.engine.buckets import REFILLS, Bucket
-from jaxkkt.engine.checkpoints import Saved
-from jaxkkt.engine.devices import out_of_memory
-from jaxkkt.engine.programs import Programs
-from jaxkkt.engine.rows import Row
-from jaxkkt.engine.slots import RAISED, RUNNING, Slots, Start
-from jaxkkt.engine.tally import Tally
-from jaxkkt.engine.trajectories import Trajectory
+from jaxkkt.engine.machine.devices import out_of_memory
+from jaxkkt.engine.planning.buckets import REFILLS, Bucket
+from jaxkkt.engine.planning.trajectories import Trajectory
+from jaxkkt.engine.programs.training import Programs
+from jaxkkt.engine.running.checkpoints import Saved
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.running.slots import RAISED, RUNNING, Slots, Start
+from jaxkkt.engine.running.tally import Tally
 from jaxkkt.runs.run import Run
 
 # A chunk of steps lasts about this long: progress is seen, and a stop heard, between chunks.

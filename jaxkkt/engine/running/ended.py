@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxkkt.engine import packing
-from jaxkkt.engine.buckets import structure_of
-from jaxkkt.engine.devices import out_of_memory
-from jaxkkt.engine.measuring import Columns, Measured
-from jaxkkt.engine.names import CURVE, shapes_of
-from jaxkkt.engine.rows import Row, all_raised, raised, refuse_twice
-from jaxkkt.engine.trained import Alone, Trained
-from jaxkkt.engine.trajectories import Trajectory
+from jaxkkt.engine.machine import packing
+from jaxkkt.engine.machine.devices import out_of_memory
+from jaxkkt.engine.planning.buckets import structure_of
+from jaxkkt.engine.planning.trajectories import Trajectory
+from jaxkkt.engine.programs.measuring import Columns, Measured
+from jaxkkt.engine.programs.names import CURVE, refuse_twice, shapes_of
+from jaxkkt.engine.programs.trained import Alone, Trained
+from jaxkkt.engine.running.rows import Row, all_raised, raised
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays

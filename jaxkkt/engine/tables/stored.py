@@ -16,11 +16,19 @@ import jax
 import pandas as pd
 import xarray as xr
 
-from jaxkkt.engine import results
-from jaxkkt.engine.checkpoints import path_of
-from jaxkkt.engine.devices import environment, written_by
-from jaxkkt.engine.records import Entry, Known, entries_in, entries_of, has_spec, known, record_of
-from jaxkkt.engine.rows import Row
+from jaxkkt.engine.machine.devices import environment, written_by
+from jaxkkt.engine.running.checkpoints import path_of
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.tables import results
+from jaxkkt.engine.tables.records import (
+    Entry,
+    Known,
+    entries_in,
+    entries_of,
+    has_spec,
+    known,
+    record_of,
+)
 from jaxkkt.files import write_whole
 from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params

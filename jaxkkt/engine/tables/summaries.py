@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxkkt.engine.results import NOT_RUN
-from jaxkkt.engine.rows import ANCILLARY
+from jaxkkt.engine.running.rows import ANCILLARY
+from jaxkkt.engine.tables.results import NOT_RUN
 from jaxkkt.training import SUCCEEDED
 
 

@@ -6,8 +6,8 @@ from numbers import Integral
 
 import jax
 
-from jaxkkt.engine.buckets import Bucket
-from jaxkkt.engine.trajectories import those_with
+from jaxkkt.engine.planning.buckets import Bucket
+from jaxkkt.engine.planning.trajectories import those_with
 from jaxkkt.garbage import uncollected
 from jaxkkt.runs.run import Run
 from jaxkkt.store.lock import WHOLE

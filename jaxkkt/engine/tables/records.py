@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from jaxkkt.engine.names import CURVE
-from jaxkkt.engine.rows import Row, refuse_twice
+from jaxkkt.engine.programs.names import CURVE, refuse_twice
+from jaxkkt.engine.running.rows import Row
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
 from jaxkkt.runs.run import Curve, Run, hash_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from jaxkkt.engine.costs import work
-from jaxkkt.engine.trajectories import Trajectory
+from jaxkkt.engine.planning.costs import work
+from jaxkkt.engine.planning.trajectories import Trajectory
 from jaxkkt.measurements import Measurement, samples_seen
 from jaxkkt.representations import Representation, step_flops
 from jaxkkt.runs.columns import distinct

@@ -11,18 +11,17 @@ from jaxtyping import Array, Int
 
 from jaxkkt import datasets, networks
 from jaxkkt.compiling import quick_options
-from jaxkkt.engine import traces
-from jaxkkt.engine.batches import at, over
-from jaxkkt.engine.costs import lane_bytes
-from jaxkkt.engine.devices import Here, device, here
-from jaxkkt.engine.draws import asked_for
-from jaxkkt.engine.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for
-from jaxkkt.engine.names import require_free_dimensions, require_own_names
-from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout, numbers, rows_of, sent_once
-from jaxkkt.engine.rows import refuse_twice
-from jaxkkt.engine.traces import Program
-from jaxkkt.engine.trained import Alone, Trained, network_like, points_like, stacked_like
+from jaxkkt.engine.machine import traces
+from jaxkkt.engine.machine.batches import at, over
+from jaxkkt.engine.machine.devices import Here, device, here
+from jaxkkt.engine.machine.once import once
+from jaxkkt.engine.machine.packing import Layout, numbers, rows_of, sent_once
+from jaxkkt.engine.machine.traces import Program
+from jaxkkt.engine.planning.costs import lane_bytes
+from jaxkkt.engine.programs.draws import asked_for
+from jaxkkt.engine.programs.jobs import Alike, Beside, Job, Kind, jobs_of, raising_for
+from jaxkkt.engine.programs.names import refuse_twice, require_free_dimensions, require_own_names
+from jaxkkt.engine.programs.trained import Alone, Trained, network_like, points_like, stacked_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run

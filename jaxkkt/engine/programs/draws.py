@@ -12,12 +12,12 @@ from jaxtyping import Array, Bool, Int
 
 from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine import traces
-from jaxkkt.engine.batches import over
-from jaxkkt.engine.devices import Here, here
-from jaxkkt.engine.once import once
-from jaxkkt.engine.packing import Layout, numbers
-from jaxkkt.engine.traces import Program
+from jaxkkt.engine.machine import traces
+from jaxkkt.engine.machine.batches import over
+from jaxkkt.engine.machine.devices import Here, here
+from jaxkkt.engine.machine.once import once
+from jaxkkt.engine.machine.packing import Layout, numbers
+from jaxkkt.engine.machine.traces import Program
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run

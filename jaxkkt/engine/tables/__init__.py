@@ -1,0 +1,1 @@
+"""Rows in a store, and as a table."""
