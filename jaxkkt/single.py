@@ -1,6 +1,6 @@
 """Training one network, or a batch of them under `jax.vmap`: `train`, `train_through`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import datasets, representations, training
 from jaxkkt.datasets import Dataset
+from jaxkkt.derivatives import without_derivative
 from jaxkkt.keys import key_of
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol
@@ -88,22 +89,12 @@ def _checked(
     return data
 
 
-def _without_derivative(function: Callable[..., Result]) -> Callable[..., Result]:
-    """TypeError where a derivative is asked for: XLA's compiler for CPUs would end the process
-    (jaxlib 0.10.2)."""
-    held: Any = jax.custom_jvp(function)
-
-    def derivative(*_: Any) -> Any:
-        raise TypeError(
-            "training has no derivative: differentiate what is computed of the trained network"
-        )
-
-    held.defjvp(derivative)
-    return held
+# XLA's compiler for CPUs would end the process (jaxlib 0.10.2).
+_HAS_NONE = "training has no derivative: differentiate what is computed of the trained network"
 
 
 @jax.jit
-@_without_derivative
+@without_derivative(_HAS_NONE)
 def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
     representation = protocol.representation_for(*data.x.shape)
     position, encoded = representations.encode(params, data, representation)
@@ -118,7 +109,7 @@ def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray)
 
 
 @jax.jit
-@_without_derivative
+@without_derivative(_HAS_NONE)
 def _train_through(
     params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
 ) -> Result:

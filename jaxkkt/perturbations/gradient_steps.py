@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio
+from jaxkkt.derivatives import as_zeros
 from jaxkkt.networks import (
     PRECISION,
     Params,
+    apply,
     check_parameters,
     checked,
     preactivations,
@@ -111,7 +113,8 @@ def gradient_steps(
     Such a step goes towards 0, by eta of the sign of -f(x); its size |eta| is told. The output is
     piecewise linear along the ray, so no flip is missed and none is a multiple of a step, as in a
     search in steps of 0.001. Steps up to |delta| = `bracket` |x| are searched. The points are
-    independent; labels play no part.
+    independent; labels play no part. Sizes have derivatives over network and points, by `jax.grad`
+    or `jax.jacfwd`, those of where the output along the gradient is 0.
 
     Cost: three products of n k d, and passes over n k preactivations, a block of points at a time:
     a dozen where the outputs are nearly straight along their rays, up to a hundred where one bends.
@@ -149,23 +152,35 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     sign = jnp.sign(output)
     # In units of |delta|, so that steps of all points are of the scale of their inputs.
     toward = -sign[:, None] * ratio(gradient, norm[:, None])
-    slope = jnp.dot(toward, params.w.T, precision=PRECISION)
-    brackets = bracket * lengths(x)
     nothing = (sign == 0) | (norm == 0)
     finite = jnp.isfinite(output) & jnp.isfinite(norm)
 
+    def outputs(size: Array) -> Array:
+        return sign * apply(params, x + size[:, None] * toward)
+
+    skip, brackets = nothing | ~finite, bracket * lengths(x)
+    size = _first(*jax.lax.stop_gradient((params, pre, toward, sign, brackets, skip)))
+    finite = finite & ~jnp.isnan(size)
+    status = jnp.where(size < jnp.inf, StepStatus.FLIPPED, StepStatus.NO_FLIP)
+    status = jnp.where(nothing, StepStatus.NO_GRADIENT, status)
+    status = jnp.where(finite, status, StepStatus.NON_FINITE).astype(jnp.int32)
+    size = as_zeros(outputs, jnp.where(nothing | ~finite, jnp.nan, size))
+    flips = jnp.isfinite(size)
+    eta = jnp.where(flips, ratio(jnp.where(flips, size, 0), norm), size)
+    return GradientSteps(output, norm, eta, size, status)
+
+
+def _first(
+    params: Params, pre: Array, toward: Array, sign: Array, brackets: Array, skip: Array
+) -> Array:
+    """Where outputs first change sign along rays of preactivations; of those to skip anything."""
+    slope = jnp.dot(toward, params.w.T, precision=PRECISION)
     size, certain = first_crossings(pre, slope, params.v, sign, brackets)
-    settled = certain | nothing | ~finite
+    settled = certain | skip
 
     def sort(_: None) -> Array:
         after = jnp.zeros_like(brackets)
         rays = Ray(pre, slope, sign[:, None] * params.v[None])
         return jnp.where(settled, size, jax.vmap(first_flip)(rays, after, brackets)[0])
 
-    size = jax.lax.cond(jnp.all(settled), lambda _: size, sort, None)
-    finite = finite & ~jnp.isnan(size)
-    status = jnp.where(size < jnp.inf, StepStatus.FLIPPED, StepStatus.NO_FLIP)
-    status = jnp.where(nothing, StepStatus.NO_GRADIENT, status)
-    status = jnp.where(finite, status, StepStatus.NON_FINITE).astype(jnp.int32)
-    size = jnp.where(nothing | ~finite, jnp.nan, size)
-    return GradientSteps(output, norm, size / norm, size, status)
+    return jax.lax.cond(jnp.all(settled), lambda _: size, sort, None)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt.arithmetic import lengths, ratio, unit
+from jaxkkt.derivatives import without_derivative
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
 from jaxkkt.requirements import (
     as_numbers,
@@ -23,6 +24,7 @@ from jaxkkt.requirements import (
 STEPS = 100
 # How far all steps together reach, as a multiple of the radius.
 REACH = 2.5
+_HAS_NONE = "the radius that a bisection finds has no derivative: take that of the margins at x"
 
 
 class Attack(NamedTuple):
@@ -112,15 +114,22 @@ def smallest_radii(
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
     small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
-    off by bracket / 2^trips and by what the attack misses. Its derivative is 0. Raises ValueError
-    for a bracket that is not positive and finite, trips that are no integer from 1 on, and as
-    `pgd`.
+    off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
+    not positive and finite, trips that are no integer from 1 on, and as `pgd`; TypeError where its
+    derivative is asked for, which a bisection does not have.
     """
     require_positive(bracket=bracket)
     require_counts(steps=steps, trips=trips)
     params, x, y = checked_samples(params, x, y)
     top = one_or_each("bracket", bracket, y, "point")
 
+    search = without_derivative(_HAS_NONE)(partial(_least_radii, trips))
+    return search(params, x, y, top, steps)
+
+
+def _least_radii(
+    trips: int, params: Params, x: Array, y: Array, top: Array, steps: int | Array
+) -> Array:
     def flipped(radii: Array) -> Array:
         return pgd(params, x, y, radii, steps, normalized=True).margins <= 0
 

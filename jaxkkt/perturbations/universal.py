@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.arithmetic import lengths, unit
+from jaxkkt.derivatives import as_zeros
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -151,8 +152,8 @@ def flip_size_bisection(
 
     Assumes that samples once flipped stay flipped up to the bracket, which `flip_sizes_exact`
     checks; where they do not, the answer is some c at which all flip, or NO_FLIP. The error is
-    bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|. Its derivative is 0, that
-    of `flip_sizes_exact` by `jax.jacfwd` is right.
+    bracket / 2^trips and rounding. The default bracket is 4 max_i |x_i|. Derivatives are as those
+    of `flip_sizes_exact`.
     Raises ValueError for a bracket that is not positive and finite, trips that are no integer from
     1 on, a network or direction of another dimension than the points, no points, and as
     `universal_direction` for network, data and choice.
@@ -178,6 +179,8 @@ def flip_sizes_exact(
     `size` is the smallest c at which all chosen samples are flipped at once: the largest first flip
     where no sample has un-flipped by then, else the next c where that holds. The default bracket is
     4 max_i |x_i|.
+    Sizes have derivatives over network, points and direction, by `jax.grad` or `jax.jacfwd`: those
+    of where the output is 0; 0 for sizes that are 0, infinite or NaN.
     Cost: some thirty passes over m k preactivations, a block of samples at a time, where they tell
     that every sample, chosen or not, is flipped from its first flip on; else m k breakpoints are
     sorted, which takes several times as long, and is done for all networks under `jax.vmap` where
@@ -234,9 +237,12 @@ def _bisection(
     params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array, trips: int
 ) -> Flip:
     chosen = chosen & (y != 0)
+    last = partial(_last, params, x, y, direction, chosen)
+    params, x, y, direction, bracket = jax.lax.stop_gradient((params, x, y, direction, bracket))
     along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
     size = first_common(pre, along, params.v, y, chosen, bracket, trips)
-    return _flip(size, chosen, direction, (params, x, y))
+    size, status = _flip(size, chosen, direction, (params, x, y))
+    return Flip(as_zeros(last, size), status)
 
 
 @jax.jit
@@ -244,6 +250,31 @@ def _exact(
     params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array
 ) -> ExactFlips:
     chosen = chosen & (y != 0)
+
+    def outputs(sizes: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        flips, unflips, size = sizes
+        at = partial(_moved, params, x, y, direction)
+        return at(flips), at(unflips), _last(params, x, y, direction, chosen, size)
+
+    found = _follow(*jax.lax.stop_gradient((params, x, y, direction, chosen, bracket)))
+    flips, unflips, size = as_zeros(outputs, (found.sizes, found.unflips, found.size))
+    return found._replace(sizes=flips, unflips=unflips, size=size)
+
+
+def _moved(params: Params, x: Array, y: Array, direction: Array, c: Array) -> Array:
+    """y_i N(x_i - y_i c u), each at its own c or all at one; 0 of padding."""
+    return margins(params, x - (y * c)[:, None] * direction[None], y)
+
+
+def _last(params: Params, x: Array, y: Array, direction: Array, chosen: Array, c: Array) -> Array:
+    """The largest of the chosen: where all of them are flipped at once the last is at 0."""
+    return jnp.max(jnp.where(chosen, _moved(params, x, y, direction, c), -jnp.inf))
+
+
+def _follow(
+    params: Params, x: Array, y: Array, direction: Array, chosen: Array, bracket: Array
+) -> ExactFlips:
+    """As `flip_sizes_exact`, without derivatives."""
     along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
 
     def without_a_sort(pre: Array, y: Array) -> tuple[Array, Array]:

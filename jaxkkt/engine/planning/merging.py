@@ -34,26 +34,37 @@ def merge(
     number = np.array([counts[shape] for shape in sorted(counts)], float)
     work = number * work_of(*sizes.T)
 
-    def added(i: Any, others: Any) -> Any:
+    def added(i: Any) -> Any:
         """The padding of unions with group i; none with itself, nor with those that are gone."""
-        union = np.maximum(sizes[i], sizes[others])
-        more = (number[i] + number[others]) * work_of(*union.T)
-        cost = more - work[i] - work[others]
-        return np.where((number[i] > 0) & (number[others] > 0) & (others != i), cost, np.inf)
+        union = np.maximum(sizes[i], sizes)
+        cost = (number[i] + number) * work_of(*union.T) - (work[i] + work)
+        return np.where((number > 0) & (everyone != i), cost, np.inf)
 
     everyone = np.arange(len(parts))
-    cost = np.array([added(i, everyone) for i in everyone])
+    # Of every group the one that it goes with best, and what that adds: of equal ones the first.
+    best, least = np.zeros_like(everyone), np.full(len(parts), np.inf)
+
+    def look_again(groups: Any) -> None:
+        for i in groups:
+            cost = added(i)
+            best[i], least[i] = cost.argmin(), cost.min()
+
+    look_again(everyone)
     for _ in everyone[1:]:
-        i, j = sorted(divmod(int(cost.argmin()), len(parts)))
-        least = cost[i, j]
-        if least > no_matter:
-            if least > min(allowed, compilation):
+        i = int(least.argmin())
+        i, j = sorted((i, int(best[i])))
+        padding = least[i]
+        if padding > no_matter:
+            if padding > min(allowed, compilation):
                 break
-            allowed -= least
+            allowed -= padding
         parts[i] += parts[j]
         sizes[i] = np.maximum(sizes[i], sizes[j])
         number[i], number[j] = number[i] + number[j], 0
-        work[i] = number[i] * work_of(*sizes[i])
-        for changed in (i, j):
-            cost[changed] = cost[:, changed] = added(changed, everyone)
+        work[i], least[j] = number[i] * work_of(*sizes[i]), np.inf
+        theirs = (everyone == i) | (best == i) | (best == j)
+        look_again(np.flatnonzero((number > 0) & theirs))
+        cost = added(i)
+        nearer = (number > 0) & ((cost < least) | ((cost == least) & (i < best)))
+        best[nearer], least[nearer] = i, cost[nearer]
     return [Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]], allowed

@@ -1,0 +1,159 @@
+"""Derivatives of sizes that a search finds, against differences of the sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxkkt import datasets, networks, perturbations
+from jaxkkt.networks import Params
+
+
+@pytest.fixture(autouse=True)
+def in_double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def problem(width=30, dim=7, samples=9):
+    """A network, points, the labels that it gives them, and a direction that flips some."""
+    params = networks.torch_linear(jax.random.key(1), width, dim)
+    x, _ = datasets.sphere(jax.random.key(0), samples, dim)
+    params, x = jax.tree.map(lambda a: jnp.asarray(a, float), (params, x))
+    y = jnp.sign(networks.apply(params, x))
+    direction = jax.random.normal(jax.random.key(2), (dim,))
+    return params, x, y, direction
+
+
+def differs_from_differences(function, argument, steps=4):
+    """How far the derivative along random directions is from differences, relative to the largest;
+    and how far both modes are apart."""
+    flat, back = ravel_pytree(argument)
+    found = ravel_pytree(jax.jit(jax.grad(function))(argument))[0]
+    forward = ravel_pytree(jax.jit(jax.jacfwd(function))(argument))[0]
+    apart = np.abs(found - forward).max()
+    along = np.random.default_rng(0).normal(size=(steps, flat.size))
+    size = 1e-6
+    numbers = [(function(back(flat + size * z)) - function(back(flat - size * z))) for z in along]
+    differences = np.array(numbers) / (2 * size)
+    assert np.abs(differences).max() > 1e-3
+    off = np.abs(along @ np.asarray(found) - differences).max() / np.abs(differences).max()
+    return off, apart
+
+
+@pytest.mark.parametrize("which", ["sizes", "unflips", "size"])
+def test_exact_flips_have_the_derivatives_of_where_the_output_is_zero(which):
+    """Over network, points and direction."""
+    params, x, y, direction = problem()
+    found = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
+    flip = jnp.isfinite(found.sizes)
+    chosen = flip if which == "size" else y != 0  # the size at which those that flip have flipped
+    moves = True if which == "size" else jnp.isfinite(getattr(found, which))
+    assert np.any(moves)
+
+    def size(given):
+        params, x, direction = given
+        flips = perturbations.flip_sizes_exact(params, x, y, direction, chosen, bracket=8.0)
+        sizes = getattr(flips, which)
+        weights = jnp.arange(1.0, 1 + sizes.size).reshape(sizes.shape)
+        return jnp.sum(jnp.where(moves, weights * jnp.where(moves, sizes, 0), 0))
+
+    off, apart = differs_from_differences(size, (params, x, direction))
+    assert off < 1e-6
+    assert apart < 1e-12
+
+
+def test_bisection_has_the_derivative_of_the_exact_size():
+    params, x, y, direction = problem()
+    flips = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
+    chosen = jnp.isfinite(flips.sizes) & jnp.isinf(flips.unflips)
+    assert chosen.any()
+
+    def size(params, x, by):
+        return by(params, x, y, direction, chosen).size
+
+    exact = jax.grad(size, (0, 1))(params, x, perturbations.flip_sizes_exact)
+    found = jax.grad(size, (0, 1))(params, x, perturbations.flip_size_bisection)
+    assert max(float(jnp.abs(one).max()) for one in jax.tree.leaves(exact)) > 1e-3
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+@pytest.mark.parametrize("which", ["size", "eta"])
+def test_gradient_steps_have_the_derivatives_of_where_the_output_is_zero(which):
+    """Over network and points, also where some do not flip."""
+    given = problem()[:2]
+    flipped = jnp.isfinite(perturbations.gradient_steps(*given, bracket=4.0).size)
+    assert 3 < flipped.sum() < flipped.size
+
+    def total(given):
+        found = getattr(perturbations.gradient_steps(*given, bracket=4.0), which)
+        return jnp.sum(jnp.where(flipped, found, 0))
+
+    off, apart = differs_from_differences(total, given)
+    assert off < 1e-6
+    assert apart < 1e-10
+
+
+def test_second_derivatives():
+    params, x, y, direction = problem()
+    flips = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
+    chosen = jnp.isfinite(flips.sizes)
+
+    def size(direction):
+        return perturbations.flip_sizes_exact(params, x, y, direction, chosen, bracket=8.0).size
+
+    slope = jax.jit(jax.grad(size))
+    found = jax.jit(jax.hessian(size))(direction)
+    for row, step in zip(found, 1e-6 * np.eye(7), strict=True):
+        difference = (slope(direction + step) - slope(direction - step)) / 2e-6
+        np.testing.assert_allclose(row, difference, atol=1e-6 * np.abs(found).max())
+
+
+def test_sizes_that_do_not_move_have_a_derivative_of_zero():
+    """What is misclassified, what never flips, padding."""
+    params, x, y, direction = problem()
+    y = y.at[0].multiply(-1).at[1].set(0)
+    x = x.at[1].set(0)
+
+    def sizes(params):
+        return perturbations.flip_sizes_exact(params, x, y, direction, y != 0).sizes
+
+    still = sizes(params)
+    assert still[0] == 0
+    assert np.isnan(still[1])
+    assert np.isinf(still).any()
+    moved = jax.jit(jax.jacrev(sizes))(params)
+    for leaf in moved:
+        assert not np.any(leaf[~((still > 0) & (still < np.inf))])
+        assert np.isfinite(leaf).all()
+    assert np.any(moved.w)
+
+
+def test_derivatives_of_a_batch_are_those_of_each():
+    params, x, y, direction = problem()
+    batch = jax.tree.map(lambda a: jnp.stack([a, 1.5 * a]), params)
+    batch = batch._replace(b=batch.b.at[1].add(0.01))
+
+    def total(params):
+        flips = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
+        return jnp.sum(jnp.where(jnp.isfinite(flips.sizes), flips.sizes, 0))
+
+    found = jax.jit(jax.vmap(jax.grad(total)))(batch)
+    for i in range(2):
+        alone = jax.grad(total)(Params(*(leaf[i] for leaf in batch)))
+        for one, other in zip(found, alone, strict=True):
+            np.testing.assert_allclose(one[i], other, rtol=1e-9, atol=1e-12)
+
+
+def test_radii_of_an_attack_have_no_derivative():
+    params, x, y, _ = problem()
+
+    def least(params):
+        return perturbations.smallest_radii(params, x, y, 2.0, steps=3, trips=3).sum()
+
+    assert least(params) > 0
+    for mode in (jax.grad, jax.jacfwd):
+        with pytest.raises(TypeError, match="bisection finds has no derivative"):
+            mode(least)(params)
