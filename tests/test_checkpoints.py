@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import inf
 from time import sleep
 
 import optax
@@ -42,6 +43,7 @@ KINDS = {
 def often(monkeypatch, one_lane):
     """A checkpoint after every chunk, and chunks of few steps."""
     monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(checkpoints, "SHARE_FOR_CHECKPOINTS", inf)
     monkeypatch.setattr(slots, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(lanes, "CHUNK_SECONDS", 0.0)
 
@@ -95,6 +97,28 @@ def test_those_that_wait_for_a_lane_are_not_saved(tmp_path):
     stream.advance(3, ended=2)()
     stream.save(0)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_many_are_saved_more_seldom(tmp_path, monkeypatch):
+    """Thousands of lanes take minutes to save: they train for most of the time."""
+    (bucket,) = jk.plan_sweep(jk.grid(**SIZES)).buckets
+    now = [0.0]
+    monkeypatch.setattr(checkpoints, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(slots, "perf_counter", lambda: now[0])
+    stream = slots.Slots(bucket, compile_bucket(bucket), Saved(tmp_path), (), lambda train: train)
+    began, seconds = [], [1.0, 40.0, 40.0]
+
+    def save(_):
+        began.append(now[0])
+        now[0] += seconds[len(began) - 1]
+
+    monkeypatch.setattr(stream, "save", save)
+    while len(began) < 3:
+        stream.save_if_due()
+        now[0] += 1
+    assert began[0] == checkpoints.SECONDS_BETWEEN_CHECKPOINTS
+    assert began[1] - (began[0] + 1) == checkpoints.SECONDS_BETWEEN_CHECKPOINTS
+    assert began[2] - (began[1] + 40) == 40 / checkpoints.SHARE_FOR_CHECKPOINTS
 
 
 def test_another_stream_goes_on_from_what_one_has_saved(tmp_path):
@@ -189,7 +213,7 @@ def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog
 
 @pytest.mark.slow
 def test_one_that_cannot_be_written_is_told(tmp_path, often, monkeypatch, caplog):
-    def full(path, owner, arrays):
+    def full(path, *_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(checkpoints, "write_arrays", full)

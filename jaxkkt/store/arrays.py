@@ -13,12 +13,12 @@ from jaxkkt.files import write_whole
 _OWNER, _CHECKSUM = "owner", "checksum"
 
 
-def write_arrays(path: Path, owner: str, arrays: Mapping[str, Any]) -> None:
-    """Writes NumPy's npz; OSError naming the file where it cannot be written."""
+def write_arrays(path: Path, owner: str, arrays: Mapping[str, Any], at_once: bool = True) -> None:
+    """Writes NumPy's npz as `write_whole`; OSError naming the file where it cannot be written."""
     named = {_OWNER: np.asarray(owner), **{name: np.asarray(a) for name, a in arrays.items()}}
     content = BytesIO()
     np.savez(content, **named, **{_CHECKSUM: np.asarray(digest_of(named))})  # type: ignore[arg-type]
-    write_whole(path, content.getvalue())
+    write_whole(path, content.getvalue(), at_once)
 
 
 def read_arrays(path: Path, owner: str) -> dict[str, np.ndarray]:

@@ -265,7 +265,9 @@ class Slots:
 
     def save_if_due(self) -> None:
         if self._saved is not None and self._saved.are_due():
+            began = perf_counter()
             self.save(SECONDS_BETWEEN_CHECKPOINTS)
+            self._saved.took(perf_counter() - began)
 
     def save(self, seconds: float) -> None:
         """Saves the runs that began so long ago, but those that only waited."""
