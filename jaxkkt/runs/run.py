@@ -23,7 +23,7 @@ from jaxkkt.specs.base import MOST, Spec, described
 from jaxkkt.specs.data import Data, fold
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
-from jaxkkt.specs.same import Same, by_identity, by_value
+from jaxkkt.specs.same import Same, by_identity, of_same
 
 
 class Curve(Spec, kw_only=False):
@@ -305,17 +305,17 @@ def _shared(*specs: Any) -> Same:
     return Same(specs)
 
 
-@by_value
+@of_same
 def _hash_of(specs: Same) -> int:
     return hash(tuple(specs))
 
 
-@by_value
+@of_same
 def _told(specs: Same) -> tuple[str, ...]:
     return tuple(map(repr, specs))
 
 
-@by_value
+@of_same
 def _computed(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """What runs of all seeds compute, as JSON can hold it; the hash of what they train; the hashes
     of what is measured at the end."""

@@ -13,9 +13,9 @@ _FORGET: list[Callable[[], None]] = []
 
 
 class Same(tuple[Any, ...]):
-    """A tuple that equals no other of its kind: a fast key of what is shared."""
+    """A tuple that equals no other of its kind: a fast key of what is shared. Beside its items it
+    holds what was computed of it, see `of_same`."""
 
-    __slots__ = ()
     __eq__ = object.__eq__
     __ne__ = object.__ne__
     __hash__ = object.__hash__
@@ -41,11 +41,38 @@ def forget_results() -> None:
 
 
 def by_value(function: Callable[..., T]) -> Callable[..., T]:
-    """`functools.lru_cache` that `forget_results` clears. For functions of one `Same` it is several
-    times as fast as `by_identity`."""
+    """`functools.lru_cache` that `forget_results` clears."""
     cached = lru_cache(MOST)(function)
     to_forget(cached.cache_clear)
     return cached
+
+
+def of_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
+    """Keeps what follows from a `Same` with it, for as long as it lives and `forget_results` is not
+    called: however many there are, each is looked at once."""
+    key = f"{function.__qualname__} {id(function)}"  # which lives as long as what is returned here
+
+    @wraps(function)
+    def call(same: Same) -> T:
+        since, now = same.__dict__, _SINCE[0]
+        found = since.get(key)
+        if found is None or found[0] is not now:
+            found = since[key] = now, function(same)
+        return found[1]
+
+    return call
+
+
+# Results that are older than this were forgotten. A list: a name bound anew makes the package look
+# changed.
+_SINCE = [object()]
+
+
+def _forget_those_of_same() -> None:
+    _SINCE[0] = object()
+
+
+to_forget(_forget_those_of_same)
 
 
 def by_identity(function: Callable[..., T]) -> Callable[..., T]:

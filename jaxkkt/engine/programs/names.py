@@ -19,7 +19,7 @@ from jaxkkt.engine.programs.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.same import Same, by_value
+from jaxkkt.specs.same import Same, of_same
 
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status", "error")
@@ -206,7 +206,7 @@ def require_free_names(runs: Sequence[Run], names: Names) -> None:
     require_free_dimensions(ranks, names.named, taken | names.dimensions)
 
 
-@by_value
+@of_same
 def _taken(specs: Same) -> dict[str, str]:
     """Names that a run's measurements may not return, and whose they are."""
     run = Run.of_fields(*specs)

@@ -18,7 +18,7 @@ from jaxkkt.measurements import Measurement
 from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
-from jaxkkt.specs.same import Same, by_identity, by_value
+from jaxkkt.specs.same import Same, by_identity, of_same
 from jaxkkt.store import Record
 
 
@@ -296,7 +296,7 @@ def has_spec(record: Record) -> bool:
     )
 
 
-@by_value
+@of_same
 def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
     """What rows of runs of these specs, whatever their seed, refer to; and which of it is their
     spec."""
