@@ -69,7 +69,7 @@ def _matrix(results: xr.Dataset, runs: list[jk.Run], context: studies.Context) -
     good = [i for i, row in enumerate(rows) if row is not None and int(row.status) in SUCCEEDED]
     if good:
         widest = max(run.width for run in runs)
-        trained = [context.network(runs[i]) for i in good]
+        trained = context.networks([runs[i] for i in good])
         padded = [jk.networks.pad(params, widest, runs[0].d) for params in trained]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded)
         flips = transfer_matrix(stacked, *runs[0].data.draw_training(0))

@@ -81,6 +81,42 @@ class TestExtended:
         xr.testing.assert_equal(sweep(RUNS, store=tmp_path), sweep(RUNS))
         xr.testing.assert_equal(sweep(more, store=tmp_path), sweep(more))
 
+    def test_by_a_measurement_that_raises_of_one(self, tmp_path, monkeypatch):
+        sweep(RUNS, store=tmp_path, keep="params")
+        draw, trained = remeasuring.draw_batch, note_trained(monkeypatch)
+
+        def drawn(drawing, words, runs, *rest):
+            if any(run.seed == 1 for run in runs):
+                raise OSError("its file is not there")
+            return draw(drawing, words, runs, *rest)
+
+        monkeypatch.setattr(remeasuring, "draw_batch", drawn)
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        table = sweep(more, store=tmp_path)
+        assert not trained
+        assert (table.status == jk.Status.RAISED).values.ravel().tolist() == [False, True, False]
+        others = table.drop_vars("error").isel(seed=[0, 2])
+        xr.testing.assert_equal(others, sweep(more).isel(seed=[0, 2]))
+
+    @pytest.mark.parametrize("times", [1, pytest.param(99, marks=pytest.mark.slow)])
+    def test_memory_that_runs_out(self, tmp_path, monkeypatch, times):
+        """Fewer are measured at a time; those that do not fit even so train again."""
+        sweep(RUNS, store=tmp_path, keep="params")
+        measure, trained, full = remeasuring.measure_batch, note_trained(monkeypatch), []
+
+        def measured(*args):
+            if len(full) < times:
+                full.append(1)
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            return measure(*args)
+
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
+        with monkeypatch.context() as patched:
+            patched.setattr(remeasuring, "measure_batch", measured)
+            table = sweep(more, store=tmp_path)
+        assert bool(trained) == (times > 1)
+        xr.testing.assert_equal(table, sweep(more))
+
     def test_by_a_name_that_is_there(self, tmp_path):
         """Of measurements by the host, whose names nobody knows before they have run."""
         one, other = Told(number=1.0), Told(number=2.0)

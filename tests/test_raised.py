@@ -7,6 +7,7 @@ from functools import partialmethod
 
 import jax
 import numpy as np
+import optax
 import pytest
 import xarray as xr
 from cases import refuse_to_draw, sweep
@@ -103,6 +104,44 @@ def test_data_that_cannot_be_drawn(sound, monkeypatch):
     assert "ArithmeticError: an unlucky draw" in table.error.values.ravel()[2]
     others = table.drop_vars("error").isel(seed=[0, 1, 3])
     xr.testing.assert_equal(others, sound.isel(seed=[0, 1, 3]))
+
+
+def test_an_optimizer_that_raises(sound):
+    """Its programs cannot be compiled. Those of the others can, and their runs go on."""
+
+    def broken(learning_rate):
+        def update(updates, state, params=None):
+            raise ArithmeticError("my rule is broken")
+
+        return optax.GradientTransformation(optax.sgd(learning_rate).init, update)
+
+    wrong = jk.grid(
+        **SIZES,
+        seed=range(2),
+        measure=fails([]),
+        optimizer=jk.optimizer(broken, learning_rate=0.1),
+    )
+    table = sweep(runs_of() + wrong)
+    bad = table.status == jk.Status.RAISED
+    assert bad.values.sum() == 2
+    assert all("ArithmeticError: my rule is broken" in e for e in table.error.values[bad.values])
+    mine = table.first.values[~bad.values & np.isfinite(table.first.values)]
+    np.testing.assert_array_equal(np.sort(mine), np.sort(sound.first.values.ravel()))
+    with pytest.raises(ArithmeticError, match="my rule is broken"):
+        sweep(wrong)
+
+
+def test_the_error_is_told_and_not_what_jax_notes_beside_it(caplog):
+    """Every error looked like the next then."""
+
+    class Broken(jk.initializations.Initialization):
+        def draw(self, key, width, dim):
+            raise ArithmeticError("my initialization is broken")
+
+    runs = runs_of(range(2)) + jk.grid(**SIZES, seed=0, measure=fails([]), initialization=Broken())
+    table = sweep(runs)
+    assert "JAX has removed its internal frames" not in "".join(table.error.values.ravel())
+    assert "ArithmeticError: my initialization is broken" in caplog.text
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What a store holds, read without its runs."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -121,8 +123,24 @@ class TestReading:
         jk.load_network(tmp_path, run)  # that of its row
         for path in Store(tmp_path).paths():
             path.unlink()
-        with pytest.raises(ValueError, match="keeps 2 networks of this run, but no row that says"):
+        with pytest.raises(ValueError, match=r"keeps 2 networks of d8.* but no row that says"):
             jk.load_network(tmp_path, run)
+
+    def test_many_networks_are_found_by_one_listing(self, tmp_path, monkeypatch, unchecked):
+        """Each listing took as long as there were networks: minutes for all of some thousands."""
+        runs = jk.grid(**SIZES, seed=range(3), max_steps=0)
+        sweep(runs, store=tmp_path, keep="params")
+        listed, glob = [], Path.glob
+        monkeypatch.setattr(Path, "glob", lambda *args: listed.append(args) or glob(*args))
+        found = list(jk.load_networks(tmp_path, [*runs, runs[0]]))
+        assert len(listed) == 1
+        for run, params in zip([*runs, runs[0]], found, strict=True):
+            np.testing.assert_array_equal(params.w, jk.draw(run)[0].w)
+        other = jk.grid(**SIZES, seed=[7], max_steps=0)
+        with pytest.raises(ValueError, match=r"no network of d8-m6-k20-s7-.* of 3 other runs"):
+            jk.load_networks(tmp_path, runs + other)
+        with pytest.raises(ValueError, match=r"takes a list of jk.Run .*, got 'd8'"):
+            jk.load_networks(tmp_path, ["d8"])
 
     def test_nothing(self, tmp_path):
         with pytest.raises(ValueError, match="is no store"):

@@ -1,6 +1,6 @@
 """Runs -> buckets -> lanes in streams -> rows: mixed shapes, more runs than lanes, resume."""
 
-from jaxkkt.engine.driver import Plan, landed, load_network, plan_sweep, sweep
+from jaxkkt.engine.driver import Plan, landed, load_network, load_networks, plan_sweep, sweep
 from jaxkkt.engine.machine.devices import NoDevice, require_platform
 from jaxkkt.engine.programs.draws import draw, held_out
 from jaxkkt.engine.programs.training import forget
@@ -25,6 +25,7 @@ __all__ = [
     "landed",
     "listening",
     "load_network",
+    "load_networks",
     "plan_sweep",
     "read_rows",
     "read_store",

@@ -1,7 +1,7 @@
 """A sweep: runs of mixed shapes in, an `xarray.Dataset` of their measurements out."""
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -309,11 +309,25 @@ def landed(runs: Sequence[Run], *, store: str | Path, mix: bool = False) -> xr.D
 def load_network(store: str | Path, run: Run) -> Params:
     """The trained network of a run, kept by `sweep(..., keep=...)`: exactly what was measured.
 
-    Raises ValueError where the store has none of this run.
+    Raises ValueError where the store has none of this run. It looks through the whole folder: for
+    many runs take `load_networks`.
     """
     if not isinstance(run, Run):
         raise ValueError(f"load_network takes one jk.Run of those of the sweep, got {run!r:.80}")
-    return Store.existing(store).load_network(run.name)
+    return next(load_networks(store, [run]))
+
+
+def load_networks(store: str | Path, runs: Sequence[Run]) -> Iterator[Params]:
+    """The trained networks of runs, as `load_network` each, read as they are asked for:
+    `for run, params in zip(runs, jk.load_networks(store, runs))`.
+
+    Raises ValueError at once where the store lacks one.
+    """
+    strange = [one for one in runs if not isinstance(one, Run)]
+    if strange:
+        told = f"load_networks takes a list of jk.Run of those of the sweep, got {strange[0]!r:.80}"
+        raise ValueError(told)
+    return Store.existing(store).load_networks([run.name for run in runs])
 
 
 def _kept(runs: Sequence[Run], keep: Keep, store: Any) -> set[Run]:

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxkkt import datasets, networks
-from jaxkkt.engine.machine.devices import cores, device, settings, using
+from jaxkkt.engine.machine.devices import cores, device, out_of_memory, settings, using
 from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.programs.draws import Drawing, draw_batch, pad_params, stacked
 from jaxkkt.engine.programs.measuring import measure_batch
 from jaxkkt.engine.programs.telling import Rows, Told
 from jaxkkt.engine.programs.trained import Trained
 from jaxkkt.engine.running.rows import Row, raised
+from jaxkkt.engine.running.streams import LEAST_LANES
 from jaxkkt.engine.tables.records import Known
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
@@ -32,8 +33,9 @@ def remeasured(
     """The rows of kept networks with the measurements that they lack, some at a time, as they are
     made.
 
-    A run that raises ends with that. Left out are runs whose `network` is
-    none, and those of measurements that ask for the networks on the way, which are not kept.
+    A run that raises ends with that, and the others go on. Where memory runs out fewer are measured
+    at a time. Left out are runs whose `network` is none, those of measurements that ask for the
+    networks on the way, which are not kept, and those that memory does not hold.
     """
     mode, place = settings(), device()
 
@@ -42,18 +44,24 @@ def remeasured(
         mine = {run: params for run, params in kept.items() if params is not None}
         if not mine:
             return []
-        asked = [_those_at(run.measure, lacking[run].lacks) for run in mine]
         try:
             with using(mode, place):
-                trained = _trained(bucket, rows, mine)
-                no_curves = [None] * len(mine)
-                measuring = measure_batch(
-                    list(mine), asked, trained, bucket.side_by_side, no_curves
-                )
-                found = measuring().of_each()
+                found = _measured(bucket, rows, mine, lacking)
         except Exception as error:
-            return [raised(run, error) for run in mine]
-        return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]
+            smaller = out_of_memory(error)
+            if len(mine) == 1 and not smaller:
+                return [raised(run, error) for run in mine]
+        else:
+            return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]
+        at_a_time = 1
+        if smaller:
+            if bucket.slots <= LEAST_LANES:
+                return []  # they train again
+            bucket = bucket.with_lanes(max(LEAST_LANES, bucket.slots // 2))
+            rows, at_a_time = Rows.of(bucket), bucket.turn
+        left = list(mine)
+        parts = [left[i : i + at_a_time] for i in range(0, len(left), at_a_time)]
+        return [row for part in parts for row in complete(bucket, rows, part)]
 
     pool = ThreadPoolExecutor(cores())
     try:
@@ -86,6 +94,15 @@ def _turns(
     for mine in alike.values():
         for i in range(0, len(mine), bucket.turn):
             yield rows, mine[i : i + bucket.turn]
+
+
+def _measured(
+    bucket: Bucket, rows: Rows, mine: Mapping[Run, Params], lacking: Mapping[Run, Known]
+) -> Sequence[Any]:
+    """What each of the runs lacks."""
+    asked = [_those_at(run.measure, lacking[run].lacks) for run in mine]
+    trained, no_curves = _trained(bucket, rows, mine), [None] * len(mine)
+    return measure_batch(list(mine), asked, trained, bucket.side_by_side, no_curves)().of_each()
 
 
 def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:

@@ -1,7 +1,7 @@
 """The folder where rows land: segments of rows, kept networks, checkpoints of long runs."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,30 +143,45 @@ class Store:
     def has_network(self, name: str, network: str) -> bool:
         return self._network(name, network).is_file()
 
-    def load_network(self, name: str, network: str | None = None) -> Params:
-        """The parameters that `save_network` wrote: of this network, or of the last row of this
-        name of which they are kept. ValueError where there are none, no row says which of several
-        is meant, or they are damaged."""
-        paths = list(self._networks.glob(f"{name}-*.npz"))
-        if network is None and len(paths) > 1:
-            rows = [r.value["network"] for r in self.records() if r.name == name]
-            kept_of_rows = [n for n in rows if self.has_network(name, n)]
-            if not kept_of_rows:
-                raise ValueError(
-                    f"{self.folder} keeps {len(paths)} networks of this run, but no row that says "
-                    "which of them counts: sweep it again, with keep='params'"
-                )
-            network = kept_of_rows[-1]
-        if network is not None:
-            paths = [path for path in [self._network(name, network)] if path.is_file()]
-        if not paths:
-            kept = len(list(self._networks.glob("*.npz")))
-            raise ValueError(
-                f"{self.folder} keeps no network of this run, but {kept} of others: sweep it with "
-                "keep='params', or with the run among those to keep"
-            )
-        arrays: Any = read_arrays(paths[0], paths[0].stem)
+    def load_network(self, name: str, network: str) -> Params:
+        """The parameters that `save_network` wrote; ValueError where there are none, or they are
+        damaged."""
+        path = self._network(name, network)
+        try:
+            arrays: Any = read_arrays(path, path.stem)
+        except FileNotFoundError as error:
+            raise ValueError(f"{path} is gone") from error
         return Params(**{field: arrays[field] for field in Params._fields})
+
+    def load_networks(self, names: Sequence[str]) -> Iterator[Params]:
+        """Of the last row of each name of which the network is kept, one after the other.
+
+        Raises ValueError at once where one has none, or no row says which of several is meant; and
+        later where one is damaged. The folder is listed once.
+        """
+        kept: dict[str, list[str]] = {}
+        for path in self._networks.glob("*.npz"):
+            name, _, network = path.stem.rpartition("-")
+            kept.setdefault(name, []).append(network)
+        if missing := [name for name in names if name not in kept]:
+            raise ValueError(
+                f"{self.folder} keeps no network of {missing[0]}, but those of {len(kept)} other "
+                "runs: sweep it with keep='params', or with the run among those to keep"
+            )
+        several = {name for name in names if len(kept[name]) > 1}
+        last = {
+            record.name: record.value["network"]
+            for record in (self.records() if several else ())
+            if record.name in several and record.value["network"] in kept[record.name]
+        }
+        if unclear := several - last.keys():
+            name = min(unclear)
+            raise ValueError(
+                f"{self.folder} keeps {len(kept[name])} networks of {name}, but no row that says "
+                "which of them counts: sweep it again, with keep='params'"
+            )
+        found = [(name, last.get(name) or kept[name][0]) for name in names]
+        return (self.load_network(name, network) for name, network in found)
 
     def _network(self, name: str, network: str) -> Path:
         return self._networks / f"{name}-{network}.npz"

@@ -4,7 +4,7 @@ import argparse
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -82,7 +82,7 @@ def read(
     """
     command = _with_choices(kind, presets)
     first = _peek(arguments)
-    configured = _from_file(Path(first.config), kind) if first.config else []
+    configured = _from_file(Path(first.config).expanduser(), kind) if first.config else []
     named = first.preset or _peek(configured).preset
     preset = named if named in presets else next(iter(presets), "")
     values = presets[preset].values if presets else {}
@@ -93,7 +93,11 @@ def read(
             default = tyro.cli(command, prog=prog, args=configured, default=default)
         except SystemExit:
             raise ValueError(f"{first.config} cannot be used, for the reason above") from None
-    return tyro.cli(command, prog=prog, args=arguments, default=default, description=about)
+    found = tyro.cli(command, prog=prog, args=arguments, default=default, description=about)
+    # A shell leaves a ~ in --out=~/here, and nobody else reads it in a file.
+    given = {f.name: getattr(found, f.name) for f in fields(found)}
+    paths: Any = {name: p.expanduser() for name, p in given.items() if isinstance(p, Path)}
+    return replace(found, **paths)
 
 
 def _peek(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,7 +1,8 @@
 """What a study is made of: parts with runs of their own, and what is made of their results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,15 +30,23 @@ class Context:
         """The trained network of a run, where the part keeps them; ValueError where it does not."""
         return engine.load_network(self.folder, run)
 
+    def networks(self, runs: Sequence[Run]) -> Iterator[Params]:
+        """Those of many runs, one after the other."""
+        return engine.load_networks(self.folder, runs)
+
     def row(self, results: xr.Dataset, run: Run) -> xr.Dataset | None:
         """What the sweep's results say of one run, or None where it has not landed."""
-        columns, _ = columns_of(self.runs)
-        mine = {**columns[list(self.runs).index(run)], "seed": run.seed}
+        mine = {**self._columns[run], "seed": run.seed}
         place = {name: mine[name] for name in map(str, results.dims) if name in mine}
         if any(value not in results[name].values for name, value in place.items()):
             return None
         found = results.sel(place)
         return None if int(found.status) == NOT_RUN else found
+
+    @cached_property
+    def _columns(self) -> dict[Run, Mapping[str, Any]]:
+        columns, _ = columns_of(self.runs)
+        return dict(zip(self.runs, columns, strict=True))
 
 
 class Panel(NamedTuple):

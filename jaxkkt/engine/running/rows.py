@@ -12,6 +12,8 @@ from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.training import SUCCEEDED, Status
 
+# What JAX notes beside an error from within it.
+FRAMES_REMOVED = "JAX has removed its internal frames"
 # What CF calls the attribute of a variable that names those which say what its values are worth.
 ANCILLARY = "ancillary_variables"
 
@@ -56,6 +58,8 @@ def all_raised(runs: Sequence[Run], error: Exception) -> list[Row]:
 
 def raised(run: Run, error: Exception) -> Row:
     """The row of a run that raised."""
+    if hasattr(error, "__notes__"):  # JAX's last line would be in place of what went wrong
+        error.__notes__ = [note for note in error.__notes__ if FRAMES_REMOVED not in note]
     told = "".join(traceback.format_exception(error))
     link: BaseException | None = error
     while link is not None:  # its frames hold the lanes' memory

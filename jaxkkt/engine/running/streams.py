@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxkkt.engine.machine.devices import cores, settings, using
+from jaxkkt.engine.machine.devices import cores, out_of_memory, settings, using
 from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.planning.trajectories import Trajectory, beginning_at, those_with
 from jaxkkt.engine.programs.training import Programs, compile_bucket
@@ -49,6 +49,7 @@ def run_streams(
     Streams take the devices in turn, and runs from the same queues. Every other one goes through
     the buckets from their end: so they meet at runs of middling length, and none trains the longest
     run alone while the others have nothing left. Other threads compile ahead of them.
+    Where the programs of a bucket cannot be compiled its runs end with what raised.
     `show` is called now and then, in the caller's thread. Once `asked` is set the streams end with
     their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
     too; rows not yet yielded are lost.
@@ -64,7 +65,15 @@ def run_streams(
     def stream(tally: Tally, device: jax.Device, waiting: Sequence[Any]) -> None:
         with using(here, device):
             for bucket, queue, programs in waiting:
-                if queue and (compiled := compiled_before_a_stop(programs[device])):
+                try:
+                    compiled = compiled_before_a_stop(programs[device]) if queue else None
+                except Exception as error:  # of an own optimizer
+                    if out_of_memory(error):
+                        raise
+                    for one in all_of(queue):
+                        ended.put(all_raised(one, error))
+                    continue
+                if compiled:
                     for rows in fitting(bucket, queue, compiled, tally):
                         ended.put(rows)
 
@@ -141,6 +150,13 @@ def run_streams(
 def compilers(device: jax.Device) -> int:
     """How many threads compile for a device: one where its cores train, several where they wait."""
     return 1 if device.platform == "cpu" else max(1, min(MOST_COMPILERS, cores() // 2))
+
+
+def all_of(queue: deque[T]) -> Iterator[T]:
+    """What is left in a queue, until there is nothing; others may take from it, too."""
+    with suppress(IndexError):
+        while True:
+            yield queue.popleft()
 
 
 def from_both_ends(items: Sequence[T]) -> list[T]:
