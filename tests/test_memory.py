@@ -55,7 +55,7 @@ def test_fewer_lanes_are_taken_and_recorded(eight_lanes, tmp_path, caplog):
     assert (table.status == jk.Status.CONVERGED).all()
     assert "out of memory with 8 networks" in caplog.text
     assert "going on with 2" in caplog.text
-    assert {row["computed_as"].rsplit(" ", 2)[1] for row in rows_in(tmp_path).values()} == {"2"}
+    assert all(" 2 lanes," in row["computed_as"] for row in rows_in(tmp_path).values())
     assert (abs(table.steps - whole.steps) <= 1).all()  # rounding decides on the last one
     xr.testing.assert_allclose(table.drop_vars("steps"), whole.drop_vars("steps"), rtol=1e-3)
 

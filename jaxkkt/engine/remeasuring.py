@@ -52,7 +52,8 @@ def remeasured(
             if len(mine) == 1 and not smaller:
                 return [raised(run, error) for run in mine]
         else:
-            return [_completed(lacking[run], some) for run, some in zip(mine, found, strict=True)]
+            each = zip(mine, found, strict=True)
+            return [_completed(lacking[run], some, bucket.measured_as) for run, some in each]
         at_a_time = 1
         if smaller:
             if bucket.slots <= LEAST_LANES:
@@ -116,14 +117,20 @@ def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
     return Trained(params, start, jax.vmap(lambda some: datasets.pad(some, m, d))(drawn.data))
 
 
-def _completed(had: Known, found: tuple[Mapping[str, Any], Mapping[str, int]] | Exception) -> Row:
+def _completed(
+    had: Known, found: tuple[Mapping[str, Any], Mapping[str, int]] | Exception, measured_as: str
+) -> Row:
+    """The row with what it lacked, which was measured so."""
     if isinstance(found, Exception):
         return raised(had.row.run, found)
     values, owners = found
     try:
-        return had.row.with_values(values, {name: had.lacks[j] for name, j in owners.items()})
+        row = had.row.with_values(values, {name: had.lacks[j] for name, j in owners.items()})
     except ValueError as error:
         return raised(had.row.run, error)
+    if measured_as in row.computed_as:
+        return row
+    return row._replace(computed_as=f"{row.computed_as}, {measured_as}")
 
 
 @by_value

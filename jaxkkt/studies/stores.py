@@ -1,5 +1,6 @@
 """`jaxkkt store`: what is in a store, is it whole, and what becomes of it."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -141,14 +142,26 @@ def export(folder: Folder, file: Folder) -> int:
         save(read_store(folder), file)
         print(f"wrote {file}")
         return 0
-    found: Any = read_rows(folder)
+    found: Any = read_rows(folder).apply(_of_one_type)
     with named(file):
         if file.suffix == ".csv":
-            found.to_csv(file, index=False)
+            found.map(_as_json).to_csv(file, index=False)
         else:
             found.to_parquet(file, index=False)
     print(f"wrote {file}")
     return 0
+
+
+def _of_one_type(column: Any) -> Any:
+    """A column as it is, or as words where it holds words and numbers: a file has one type for
+    each. What is missing stays so."""
+    there = column.notna()
+    words = {isinstance(value, str | bool) for value in column[there]}
+    return column.where(~there, column.map(str)) if len(words) > 1 else column
+
+
+def _as_json(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value
 
 
 def _short(about: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ class Status(Outcome):
     PAUSED = 9, "at a moment at which it is measured: it goes on from here"
     RAISED = (
         10,
-        "its data or measurements raised an error, which `error` tells: mend what raised; the same "
-        "sweep tries it again",
+        "its data, optimizer or measurements raised an error, which `error` tells: mend what "
+        "raised; the same sweep tries it again",
     )
     LAST_EPOCH = (
         11,

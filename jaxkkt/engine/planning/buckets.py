@@ -149,9 +149,15 @@ class Bucket:
         return f"{self.representation} {shape} {self.trained_by}"
 
     @property
+    def measured_as(self) -> str:
+        """What the rounding of what is measured depends on."""
+        m, d, k = self.measured_at
+        return f"measured at m{m} d{d} k{k}"
+
+    @property
     def computed_with(self) -> str:
-        """The same with the number of lanes."""
-        return f"{self.computed_as} {self.lanes} lanes"
+        """Both, with the number of lanes."""
+        return f"{self.computed_as} {self.lanes} lanes, {self.measured_as}"
 
     def describe(self) -> str:
         return (

@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
     `owners` says which of the run's measurements returned a value, by its place among them.
     `seconds` went by from its draw to its last measurement, beside those of its batch.
-    `computed_as` says at which shape and in how many lanes, on which its rounding depends;
+    `computed_as` says at which shapes and in how many lanes, on which its rounding depends;
     `network` is a hash of the parameters. `kept` is the trained network, at the run's own size,
     where it was asked for. Of a run that `raised` the values are its status and the traceback.
     """
