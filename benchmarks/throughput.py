@@ -80,8 +80,8 @@ def placed(bucket: Bucket, programs: Programs, runs: Sequence[jk.Run]) -> Any:
     for i in range(0, len(runs), bucket.turn):
         mine = runs[i : i + bucket.turn]
         told = [Told(run, slot) for slot, run in enumerate(mine, i)]
-        words = jax.device_put(programs.rows.telling(told, bucket))
-        drawing = programs.rows.drawing(mine[0])
+        words = jax.device_put(programs.telling.rows_of(told, bucket))
+        drawing = programs.telling.drawing(mine[0])
         drawn = draws.draw_batch(drawing, words, mine, bucket.slots, bucket.side_by_side)
         batch = programs.place(batch, words, drawn)
     return jax.block_until_ready(batch)

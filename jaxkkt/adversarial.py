@@ -192,8 +192,11 @@ def adversarial_training(
     """Trains one network by `AdversarialProtocol`, until its stopping rule.
 
     Under `jax.vmap` over networks, numbers of the protocol or keys a batch trains until its last
-    lane stops. Raises ValueError for data or parameters that do not fit.
+    lane stops. Raises ValueError for data or parameters that do not fit, and another protocol.
     """
+    if not isinstance(protocol, AdversarialProtocol):
+        got = type(protocol).__name__
+        raise ValueError(f"adversarial_training takes an AdversarialProtocol, got {got}")
     data = datasets.validate_for(params, x, y)
     _require_batch(protocol, data)
     return _train(params, data, protocol, key)

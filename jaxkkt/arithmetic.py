@@ -24,7 +24,9 @@ def scale(a: Array) -> Array:
 def lengths(rows: Array) -> Array:
     """Norms along the last axis, of rows whose squares may not be representable."""
     largest = jnp.max(jnp.abs(rows), axis=-1)
-    return largest * jnp.linalg.norm(ratio(rows, largest[..., None]), axis=-1)
+    # A norm has no derivative at 0, and JAX's is NaN there: that of `largest`, 0, is taken.
+    of_unit_size = jnp.where(largest[..., None] == 0, 1, ratio(rows, largest[..., None]))
+    return largest * jnp.linalg.norm(of_unit_size, axis=-1)
 
 
 def unit(rows: Array) -> Array:

@@ -95,10 +95,14 @@ def half_distances(
     min_j |x_i - others_j| / 2 over y_i labels_j < 0; inf where there is none. At perturbations of
     this size no classifier is robust at both ends, whatever it is. Padding is a zero row with the
     label 0. Off by up to 1e-3 of the points' norms, by rounding in float32.
-    Raises ValueError for other labels, and unless all hold floating-point numbers of one precision.
+    Raises ValueError for other labels, points of several dimensions, and unless all hold
+    floating-point numbers of one precision.
     """
     x, y = as_samples(x=x, y=y)
     others, labels = as_samples(x.dtype, x=others, y=labels)
+    if x.shape[1] != others.shape[1]:
+        told = f"others must have the points' dimension, {x.shape[1]}, got {others.shape}"
+        raise ValueError(told)
     unit = jnp.maximum(scale(x), scale(others))
     x, others = x / unit, others / unit  # squares in other units may not be representable
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]

@@ -64,6 +64,11 @@ def log_loss(
         mask = as_mask("mask", mask, margins.shape[0])
         if not isinstance(mask, jax.core.Tracer) and not np.any(mask):
             raise ValueError("mask must choose a sample, but all of it is False")
+    if not callable(loss):
+        raise ValueError(
+            f"loss must be a function of margins, got {loss!r}: jk.losses.LOSSES[name] is one, of "
+            f"the names {', '.join(LOSSES)}"
+        )
     log_values, slopes = loss(margins)
     if mask is not None:
         log_values = jnp.where(mask, log_values, -jnp.inf)

@@ -19,6 +19,7 @@ from jaxkkt.requirements import (
     require_both_labels,
     require_counts,
     require_not_negative,
+    require_one_number,
 )
 
 ARRANGEMENTS = ("sphere", "orthogonal")
@@ -119,6 +120,7 @@ def sample(
         raise ValueError(
             f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
         )
+    require_one_number("sigma", sigma)
     require_not_negative(sigma=sigma)
     require_both_labels(given, "mean")  # as given: constants turn into tracers under a trace
     cluster_key, noise_key = jax.random.split(unrolled(key))

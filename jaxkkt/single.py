@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxkkt import datasets, representations, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.derivatives import without_derivative
-from jaxkkt.keys import key_of
+from jaxkkt.keys import key_of, unrolled
 from jaxkkt.networks import Params
 from jaxkkt.protocols import Protocol, flow_protocol
 from jaxkkt.training import Evaluation, State, Status
@@ -59,18 +59,25 @@ def train_through(
     the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
     run that ends before a level shows how it ended from there on. One compilation serves all levels
     of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
-    Raises ValueError as `train` does, and for levels that are not finite and falling.
+    Raises ValueError as `train` does, and for levels that are not finite and falling; of traced
+    ones the shape alone is looked at.
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
     dtype = params.v.dtype
-    with np.errstate(over="ignore"):  # told below
-        targets = np.asarray(levels, dtype)
-    falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
-    if not (falling and np.isfinite(targets).all()):
+    targets: Any
+    if isinstance(levels, jax.core.Tracer):
+        targets = levels.astype(dtype)
+        falling = targets.ndim == 1 and targets.size > 0
+    else:
+        with np.errstate(over="ignore"):  # told below
+            targets = np.asarray(levels, dtype)
+        falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
+        falling = falling and bool(np.isfinite(targets).all())
+    if not falling:
         raise ValueError(
             f"levels must be log losses, finite in {dtype}, each below the one before, got "
-            f"{np.asarray(levels).tolist()}"
+            f"{levels if isinstance(levels, jax.core.Tracer) else np.asarray(levels).tolist()}"
         )
     key = key_of(0) if key is None else key
     return _train_through(params, data, jnp.asarray(targets), protocol, key)
@@ -86,6 +93,8 @@ def _checked(
     protocol.require_batches(m)
     if not protocol.full_batch(m) and key is None:
         raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
+    if key is not None:
+        unrolled(key)  # raises for what is none
     return data
 
 

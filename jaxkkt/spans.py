@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxkkt.keys import unrolled
@@ -39,6 +40,8 @@ def gaussian_rows(
         raise ValueError(f"rows are counted from 0 on, got first = {first}")
     if first + count > columns:
         raise ValueError(f"{first + count} vectors span {first + count} columns, got {columns}")
+    if not isinstance(d, jax.core.Tracer) and not d <= float(np.finfo(np.float32).max):
+        raise ValueError(f"d must be a finite number in float32, got {d}")
     if not isinstance(d, jax.core.Tracer) and d < first + count:
         raise ValueError(f"{first + count} vectors are in general position from d on, got d = {d}")
     normal_key, chi_key = jax.random.split(unrolled(key))

@@ -9,6 +9,7 @@ from cases import assert_close, assert_same_bits, lane, normal
 from jaxkkt import lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
+from jaxkkt.protocols import flow_protocol
 from jaxkkt.training import Status
 
 KEY = jax.random.key(7)
@@ -152,6 +153,12 @@ def test_one_class_is_refused(case):
     start, x, _ = case
     with pytest.raises(ValueError, match="both labels must occur"):
         trained(start, x, np.ones(24, np.float32), 0.1, 1.0, KEY)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_another_protocol_is_refused(case):
+    with pytest.raises(ValueError, match="takes an AdversarialProtocol, got Protocol"):
+        adversarial_training(*case, flow_protocol(), KEY)
 
 
 def test_data_are_checked(case):

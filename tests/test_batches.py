@@ -19,7 +19,7 @@ from jaxkkt.engine.machine.packing import Layout, numbers
 from jaxkkt.engine.planning import plan as planning
 from jaxkkt.engine.programs import draws, measuring
 from jaxkkt.engine.programs.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.programs.telling import Rows
+from jaxkkt.engine.programs.telling import Telling
 from jaxkkt.engine.programs.training import compile_bucket
 from jaxkkt.engine.running import slots
 from jaxkkt.engine.running.lanes import run_bucket
@@ -125,7 +125,7 @@ class TestDraws:
         programs, rows = set(), []
         for way in ways:
             (bucket,) = jk.plan_sweep(jk.grid(d=9, samples=7, width=21, seed=0, **way)).buckets
-            rows.append(Rows.of(bucket))
+            rows.append(Telling.of(bucket))
             (drawing,) = rows[-1].drawings.values()
             programs.add((drawing, bucket.turn, rows[-1].words))
         assert len({one.how for one in rows}) == len(ways)

@@ -13,8 +13,8 @@ import scipy.optimize
 from certificate_cases import DERIVED, LOOSE, NEAR, ROOM, TIGHT, ZERO, direct, reference, scaled
 
 import jaxkkt as jk
-from jaxkkt import datasets
-from jaxkkt.kkt import CertificateStatus, certificate, multipliers
+from jaxkkt import datasets, networks
+from jaxkkt.kkt import CertificateStatus, certificate, multipliers, polish
 from jaxkkt.networks import Params
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -217,6 +217,43 @@ def test_multipliers_of_a_network_of_zeros_are_numbers(trained):
     params, data = trained
     found = multipliers(jax.tree.map(jnp.zeros_like, params), *data)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("where", ["network", "points", "products"])
+def test_multipliers_of_what_is_not_finite_are_nan(trained, where):
+    """They were numbers: where the method starts."""
+    params, data = jax.tree.map(jnp.asarray, trained)
+    if where == "network":
+        params = params._replace(v=params.v.at[0].set(jnp.nan))
+    elif where == "points":
+        data = data._replace(x=data.x.at[0, 0].set(jnp.nan))
+    else:
+        data = data._replace(x=data.x * 1e200)
+    found = jax.jit(lambda params, data: multipliers(params, *datasets.pad(data, 9, 4)))
+    got = np.asarray(found(params, data))
+    assert np.isnan(got[:6]).all()
+    np.testing.assert_array_equal(got[6:], 0)
+
+
+def test_results_have_the_precision_of_the_network(trained):
+    """And not that of the mode: else what they are made of does not fit the data."""
+    params, data = jax.tree.map(lambda a: a.astype(jnp.float32), trained)
+    assert certificate(params, *data).clarke.residual.dtype == jnp.float32
+    polished = polish(params, *data)
+    assert polished.angle.dtype == jnp.float32
+    assert networks.margins(polished.params, *data).dtype == jnp.float32
+    assert certificate(*trained[:1], *trained[1]).clarke.residual.dtype == jnp.float64
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-2])
+def test_tolerances_may_be_traced(trained, tolerance):
+    """And the network and data known."""
+    by = partial(certificate, trained[0], *trained[1], budget=ROOM)
+    got = jax.jit(lambda tolerance, gap: by(tolerance, gap))(tolerance, 1e-6)
+    expected = by(tolerance, 1e-6)
+    np.testing.assert_allclose(got.clarke.residual, expected.clarke.residual, atol=1e-9)
+    assert got.status == expected.status
+    assert np.sum(got.kinks) == np.sum(expected.kinks)
 
 
 def test_what_is_trained_is_named_in_any_order(trained):

@@ -134,6 +134,15 @@ class TestDraws:
             mixtures.sample(jax.random.key(0), jnp.ones((count, 4)), jnp.array(labels), 1.0, 8)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_noise_of_several_sizes_is_refused():
+    """It was taken for one a coordinate."""
+    with pytest.raises(ValueError, match=r"sigma must be one number, got shape \(4,\)"):
+        mixtures.sample(
+            jax.random.key(0), np.eye(4, dtype=np.float32)[:2], np.float32([1, -1]), np.ones(4), 6
+        )
+
+
 class TestSpec:
     def test_training_and_fresh_points_share_their_means(self):
         (run,) = jk.grid(**SMALL, sigma=0.1, seed=3)

@@ -215,6 +215,13 @@ def test_half_distances_are_to_the_nearest_point_of_the_other_class():
     assert np.isposinf(same).all()
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_half_distances_of_other_dimensions_are_refused():
+    (x, y), (others, labels) = points_and_others()
+    with pytest.raises(ValueError, match="others must have the points' dimension"):
+        half_distances(x, y, others[:, :1], labels)
+
+
 @pytest.mark.parametrize("unit", [0.0, 1e-25, 1e25])
 def test_half_distances_scale_with_the_points(unit):
     (x, y), (others, labels) = points_and_others()

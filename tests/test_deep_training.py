@@ -94,6 +94,14 @@ def test_a_run_that_ends_between_levels_shows_it_from_there_on():
     )
 
 
+def test_levels_may_be_traced():
+    params, data = problem(**SMALL)
+    through = jax.jit(lambda levels: single.train_through(params, *data, levels, FLOW))
+    found, expected = through(jnp.array(LEVELS)), single.train_through(params, *data, LEVELS, FLOW)
+    assert found.status.tolist() == expected.status.tolist()
+    np.testing.assert_allclose(found.log_loss, expected.log_loss, rtol=1e-2)
+
+
 def test_one_compilation_serves_other_levels():
     params, data = problem(**SMALL)
     single.train_through(params, *data, (-1.0, -2.0), FLOW)

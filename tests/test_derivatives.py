@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxkkt import datasets, networks, perturbations
+from jaxkkt import datasets, kkt, lazy, networks, perturbations
 from jaxkkt.networks import Params
 
 
@@ -157,3 +157,40 @@ def test_radii_of_an_attack_have_no_derivative():
     for mode in (jax.grad, jax.jacfwd):
         with pytest.raises(TypeError, match="bisection finds has no derivative"):
             mode(least)(params)
+
+
+def test_an_attack_has_derivatives_in_either_mode():
+    params, x, y, _ = problem()
+
+    def least(given):
+        return perturbations.pgd(*given, y, 0.3, steps=5).margins.sum()
+
+    off, apart = differs_from_differences(least, (params, x))
+    assert off < 1e-6
+    assert apart < 1e-12
+
+
+def test_a_polished_network_has_none_over_the_points():
+    """It was NaN."""
+    params, x, y, _ = problem()
+
+    def margin(scale, network):
+        return kkt.polish(network, scale * x, y).normalized_margin
+
+    with pytest.raises(TypeError, match="has no derivative over the points"):
+        jax.jacfwd(lambda scale: margin(scale, params))(1.0)
+    over = jax.jacfwd(lambda scale: margin(1.0, params._replace(v=scale * params.v)))(1.0)
+    assert np.isfinite(over)
+
+
+def test_distances_of_neurons_that_have_not_moved():
+    """Forward mode gave NaN for those at a distance of 0."""
+    params, *_ = problem()
+
+    def distances(scale):
+        return lazy.distances(params._replace(w=params.w.at[0].multiply(scale)), params)
+
+    for mode in (jax.jacfwd, jax.jacrev):
+        found = mode(distances)(1.1)
+        assert found[0] > 0
+        assert not np.any(found[1:])

@@ -312,3 +312,20 @@ def test_a_step_that_realizes_little_asks_for_more_stages_and_then_for_smaller_s
     assert (h[-1], n[-1]) == (1.0, 2)
     h, _, _ = steps_of(optimizers.log_loss_time(**settings), [*easy, *[-5.0] * 30])
     assert h.min() == pytest.approx(0.01)
+
+
+@pytest.mark.slow
+def test_points_of_other_lengths():
+    """As docs/protocols.md says of its limits."""
+    data = jk.datasets.sphere(jax.random.key(0), 12, 20)
+    start = networks.torch_linear(jax.random.key(1), 60, 20)
+    short = data._replace(x=0.003 * data.x)
+    stalled = jk.train(start, *short)
+    assert stalled.status == jk.Status.STALLED
+    trains = jk.train(start, *short, jk.flow_protocol(delta=1e-3, target_log_loss=-0.1))
+    assert trains.status == jk.Status.CONVERGED
+    long = data._replace(x=1e4 * data.x)
+    found = jk.train(start, *long, jk.flow_protocol("logistic"))
+    w, b, v = (np.asarray(leaf, float) for leaf in found.params)
+    margins = np.asarray(long.y, float) * (np.maximum(np.asarray(long.x, float) @ w.T + b, 0) @ v)
+    assert abs(found.log_loss - np.log(np.log1p(np.exp(-margins)).sum())) < 0.01

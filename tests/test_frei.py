@@ -6,7 +6,7 @@ import kkt_cases
 import numpy as np
 import pytest
 
-from jaxkkt import networks
+from jaxkkt import networks, theory
 from jaxkkt.theory import KKTPoint, frei
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -247,6 +247,20 @@ def test_no_fresh_points_are_refused(setting):
     none = setting._replace(test_x=setting.test_x[:0], test_cluster=setting.test_cluster[:0])
     with pytest.raises(ValueError, match=r"test_x must hold at least one point, got shape \(0, "):
         frei.ledger(none)
+
+
+def test_clusters_that_there_are_not_are_refused(setting):
+    """They were taken for the last one."""
+    sample = frei.Sample(setting.test_x, setting.test_cluster + 1)
+    with pytest.raises(ValueError, match="clusters are numbered from 0 to"):
+        frei.properties(setting.clusters, sample)
+
+
+def test_a_table_of_several_networks_is_refused(found):
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), found)
+    with pytest.raises(ValueError, match=r"claims about one network, and .* holds \(2,\) of them"):
+        theory.table(several)
+    assert theory.table(jax.tree.map(lambda leaf: leaf[0], several)) == theory.table(found)
 
 
 @pytest.mark.usefixtures("unchecked")

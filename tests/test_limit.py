@@ -248,6 +248,13 @@ def test_bad_input_is_refused(start, levels, step, message):
         follow_flow(params, *data, start, levels, step)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_traced_step_is_told():
+    params, data = problem()
+    with pytest.raises(ValueError, match="step says how many steps are taken: it cannot be traced"):
+        jax.jit(lambda step: follow_flow(params, *data, -20.0, (-30.0,), step))(0.1)
+
+
 @pytest.mark.parametrize("x64", [False, True])
 def test_lists_are_as_good_as_arrays(x64):
     """And take the precision of the network, which may have fewer digits than JAX computes with."""

@@ -228,5 +228,11 @@ def test_unknown_reduction_is_refused(unchecked):
         losses.log_loss(jnp.ones(3), reduction="max")
 
 
+def test_a_loss_by_name_is_refused(unchecked):
+    """It was called, and could not be."""
+    with pytest.raises(ValueError, match=r"a function of margins, got 'logistic': jk\.losses"):
+        losses.log_loss(jnp.ones(3), "logistic")
+
+
 def test_losses_are_listed_by_name():
     assert {"exponential": losses.exponential, "logistic": losses.logistic} == losses.LOSSES

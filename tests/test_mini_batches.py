@@ -119,6 +119,13 @@ def test_mini_batches_need_a_key():
         single.train(params, *data, Protocol(DESCENT, batch_size=BATCH))
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_seed_is_no_key():
+    params, data = problem(M)
+    with pytest.raises(ValueError, match=r"a random key is needed, as jax.random.key\(0\), got 0"):
+        single.train(params, *data, Protocol(DESCENT, batch_size=BATCH), key=0)
+
+
 def test_a_batch_without_live_neurons_does_not_stall():
     protocol = Protocol(DESCENT, batch_size=1, max_steps=60)
     result = single.train(HALF_LIVE, *CORNERS, protocol, jax.random.key(0))

@@ -314,6 +314,8 @@ def test_bad_arguments_are_refused(unchecked):
         for count in (2.5, 3.0, True):
             with pytest.raises(ValueError, match=f"{name} must be an integer, got {count}"):
                 polish(params, x, y, **{name: count})
+    with pytest.raises(ValueError, match="working must be an integer, got Array"):
+        polish(params, x, y, working=jax.device_put(10))
     with pytest.raises(ValueError, match="both labels must occur"):
         polish(params, x, np.ones(5))
     with pytest.raises(ValueError, match="x must be finite"):

@@ -98,6 +98,9 @@ def test_what_does_not_fit_is_told():
         jk.data.Clusters(samples=10, clusters=3, tests=4, ambient=17)
     with pytest.raises(ValueError, match="at least 2 samples"):
         spans.sphere(jax.random.key(0), 1, 10.0)
+    for wrong in (1e39, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="d must be a finite number in float32, got"):
+            spans.sphere(jax.random.key(0), 3, wrong)
 
 
 @pytest.mark.usefixtures("unchecked")

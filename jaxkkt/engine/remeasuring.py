@@ -13,7 +13,7 @@ from jaxkkt.engine.machine.devices import cores, device, out_of_memory, settings
 from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.programs.draws import Drawing, draw_batch, pad_params, stacked
 from jaxkkt.engine.programs.measuring import measure_batch
-from jaxkkt.engine.programs.telling import Rows, Told
+from jaxkkt.engine.programs.telling import Telling, Told
 from jaxkkt.engine.programs.trained import Trained
 from jaxkkt.engine.running.rows import Row, raised
 from jaxkkt.engine.running.streams import LEAST_LANES
@@ -39,14 +39,14 @@ def remeasured(
     """
     mode, place = settings(), device()
 
-    def complete(bucket: Bucket, rows: Rows, runs: Sequence[Run]) -> list[Row]:
+    def complete(bucket: Bucket, telling: Telling, runs: Sequence[Run]) -> list[Row]:
         kept = {} if stop.is_set() else {run: network(run) for run in runs}
         mine = {run: params for run, params in kept.items() if params is not None}
         if not mine:
             return []
         try:
             with using(mode, place):
-                found = _measured(bucket, rows, mine, lacking)
+                found = _measured(bucket, telling, mine, lacking)
         except Exception as error:
             smaller = out_of_memory(error)
             if len(mine) == 1 and not smaller:
@@ -59,17 +59,17 @@ def remeasured(
             if bucket.slots <= LEAST_LANES:
                 return []  # they train again
             bucket = bucket.with_lanes(max(LEAST_LANES, bucket.slots // 2))
-            rows, at_a_time = Rows.of(bucket), bucket.turn
+            telling, at_a_time = Telling.of(bucket), bucket.turn
         left = list(mine)
         parts = [left[i : i + at_a_time] for i in range(0, len(left), at_a_time)]
-        return [row for part in parts for row in complete(bucket, rows, part)]
+        return [row for part in parts for row in complete(bucket, telling, part)]
 
     pool = ThreadPoolExecutor(cores())
     try:
         tasks = [
-            pool.submit(complete, bucket, rows, runs)
+            pool.submit(complete, bucket, telling, runs)
             for bucket in buckets
-            for rows, runs in _turns(bucket, lacking)
+            for telling, runs in _turns(bucket, lacking)
         ]
         for task in as_completed(tasks):
             yield task.result()
@@ -79,7 +79,7 @@ def remeasured(
 
 def _turns(
     bucket: Bucket, lacking: Mapping[Run, Known]
-) -> Generator[tuple[Rows, list[Run]], None, None]:
+) -> Generator[tuple[Telling, list[Run]], None, None]:
     """The bucket's lacking runs, as many at a time as it measures, those that are drawn alike."""
     runs = [
         run
@@ -88,29 +88,29 @@ def _turns(
     ]
     if not runs:
         return
-    rows = Rows.of(bucket)
+    telling = Telling.of(bucket)
     alike: dict[Drawing, list[Run]] = {}
     for run in runs:
-        alike.setdefault(rows.drawing(run), []).append(run)
+        alike.setdefault(telling.drawing(run), []).append(run)
     for mine in alike.values():
         for i in range(0, len(mine), bucket.turn):
-            yield rows, mine[i : i + bucket.turn]
+            yield telling, mine[i : i + bucket.turn]
 
 
 def _measured(
-    bucket: Bucket, rows: Rows, mine: Mapping[Run, Params], lacking: Mapping[Run, Known]
+    bucket: Bucket, telling: Telling, mine: Mapping[Run, Params], lacking: Mapping[Run, Known]
 ) -> Sequence[Any]:
     """What each of the runs lacks."""
     asked = [_those_at(run.measure, lacking[run].lacks) for run in mine]
-    trained, no_curves = _trained(bucket, rows, mine), [None] * len(mine)
+    trained, no_curves = _trained(bucket, telling, mine), [None] * len(mine)
     return measure_batch(list(mine), asked, trained, bucket.side_by_side, no_curves)().of_each()
 
 
-def _trained(bucket: Bucket, rows: Rows, kept: Mapping[Run, Params]) -> Trained:
+def _trained(bucket: Bucket, telling: Telling, kept: Mapping[Run, Params]) -> Trained:
     """The networks with what they started from and trained on, as a sweep measures them."""
     m, d, k = bucket.measured_at
-    words = rows.telling([Told(run, i) for i, run in enumerate(kept)], bucket)
-    drawing, runs = rows.drawing(next(iter(kept))), list(kept)
+    words = telling.rows_of([Told(run, i) for i, run in enumerate(kept)], bucket)
+    drawing, runs = telling.drawing(next(iter(kept))), list(kept)
     drawn = draw_batch(drawing, jnp.asarray(words), runs, bucket.slots, bucket.side_by_side)
     params = stacked([pad_params(one, k, d) for one in kept.values()], bucket.turn)
     start = jax.vmap(lambda some: networks.pad(some, k, d))(drawn.start) if bucket.starts else None

@@ -103,8 +103,8 @@ def certificate(
     params: Params,
     x: Float[Array | np.ndarray, "m d"] | Sequence,
     y: Float[Array | np.ndarray, " m"] | Sequence,
-    kink_tolerance: float = 1e-6,
-    gap: float = 1e-6,
+    kink_tolerance: float | Float[Array, ""] = 1e-6,
+    gap: float | Float[Array, ""] = 1e-6,
     budget: tuple[int, int] | None = None,
     trained: tuple[str, ...] | None = None,
 ) -> Certificate:
@@ -135,11 +135,11 @@ def certificate(
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, a
     tolerance out of range, or a budget that is no two whole numbers from 0 on.
     """
-    traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y))
+    traced = any(isinstance(a, jax.core.Tracer) for a in (*params, x, y, kink_tolerance))
     x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
     require_tolerance(kink_tolerance)
-    if not 0 < gap < 1:
+    if not isinstance(gap, jax.core.Tracer) and not 0 < gap < 1:
         raise ValueError(f"gap must be between 0 and 1, got {gap}")
     m, k = x.shape[0], params.v.shape[0]
     if budget is None:
@@ -150,7 +150,9 @@ def certificate(
 
 
 def require_tolerance(kink_tolerance: Any) -> None:
-    """Raises ValueError unless this is a number in [0, 1)."""
+    """Raises ValueError unless this is a number in [0, 1); a traced one is not looked at."""
+    if isinstance(kink_tolerance, jax.core.Tracer):
+        return
     if not (
         isinstance(kink_tolerance, float | int | np.number | Array) and 0 <= kink_tolerance < 1
     ):
@@ -228,11 +230,12 @@ def _certificate(
 
 
 def _count(
-    params: Params, x: Array, tolerance: float, trained: tuple[str, ...] | None
+    params: Params, x: Array, tolerance: float | Array, trained: tuple[str, ...] | None
 ) -> tuple[int, int]:
     """Room for all kinks, in powers of two: few shapes to compile."""
-    kinked = kinks(params, x, np.ones(x.shape[0], x.dtype), tolerance, trained)
-    counts = np.asarray(kinked).sum(axis=0)
+    with jax.ensure_compile_time_eval():  # within a trace of something else, too
+        kinked = kinks(params, x, np.ones(x.shape[0], x.dtype), tolerance, trained)
+        counts = np.asarray(kinked).sum(axis=0)
     most = np.array([np.count_nonzero(counts), counts.max(initial=0)])
     neurons, samples = (int(2 ** np.ceil(np.log2(n))) if n else 0 for n in most)
     return neurons, samples

@@ -131,6 +131,8 @@ def follow_flow(
             f"levels must fall from log_loss = {log_loss}, each below the one before, "
             f"got {list(levels)}"
         )
+    if isinstance(step, jax.core.Tracer):
+        raise ValueError("step says how many steps are taken: it cannot be traced")
     if not 0 < step < 1:
         raise ValueError(f"step must be in (0, 1), got {step}")
     counts = [ceil(log(b / a) / step) for a, b in pairwise(marks.tolist())]

@@ -159,7 +159,8 @@ def multipliers(
 ) -> Float[Array, " m"]:
     """lambda >= 0 that brings sum_i lambda_i y_i g_i closest to theta, with sigma' = 1[pre > 0].
 
-    theta is taken as it is; 0 for padded samples. Works in the precision of its arguments.
+    theta is taken as it is; 0 for padded samples. NaN where network or data are NaN or infinite, or
+    products of theirs are beyond the largest number. Works in the precision of its arguments.
     `trained` as in `certificate`; traced biases of 0 are taken as trained where it is not given.
     Raises ValueError for data that do not fit the network, and labels other than -1 and 1 (0 for
     padding, a row of zeros).
@@ -168,7 +169,9 @@ def multipliers(
     trained = variables.chosen(params, trained)
     free = jnp.zeros((x.shape[0], params.v.size), bool)
     problem = problem_of(params, x, y, free, 0, 0, trained)
-    return jnp.where(y != 0, nearest(problem, y).multipliers, 0)
+    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(problem)])
+    found = jnp.where(jnp.all(finite), nearest(problem, y).multipliers, jnp.nan)
+    return jnp.where(y != 0, found, 0)
 
 
 def kinks(

@@ -29,12 +29,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
 from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
+from jaxkkt.derivatives import without_derivative
 from jaxkkt.kkt import polish_steps, variables
 from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.outcomes import Outcome
-from jaxkkt.requirements import require_counts
+from jaxkkt.requirements import require_counts, require_whole
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
@@ -57,6 +58,9 @@ class PolishStatus(Outcome):
     )
     NON_FINITE = 3, "parameters or data are NaN or infinite: look at the status of the training run"
     BIASES_UNCLEAR = 4, variables.UNCLEAR
+
+
+_OF_POINTS = "a polished network has no derivative over the points, only over the network"
 
 
 class Polished(NamedTuple):
@@ -112,14 +116,17 @@ def polish(
 
     Cost: some 20 to 80 steps of 2 working r (r + m)^2 operations, r the smaller of m and d + 1.
     Raises ValueError for data or parameters that do not fit, biases that do not fit `trained`, or
-    counts that are no integers from 1 on.
+    counts that are no integers from 1 on; TypeError where a derivative over the points is asked
+    for.
     """
-    x, y = datasets.validate_for(params, x, y)
+    points, labels = datasets.validate_for(params, x, y)
+    points = without_derivative(_OF_POINTS)(jnp.asarray)(points)
     trained = variables.chosen(params, trained)
-    require_counts(working=1 if working is None else working, max_steps=max_steps)
-    m, d = x.shape
+    require_whole("working", 1 if working is None else working, 1)
+    require_counts(max_steps=max_steps)
+    m, d = points.shape
     w = min(params.v.shape[0], working or _working(m, d + int(variables.biased(trained))))
-    return _polish(params, x, y, max_steps, w, trained)
+    return _polish(params, points, labels, max_steps, w, trained)
 
 
 def _working(m: int, n: int) -> int:

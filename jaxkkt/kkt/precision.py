@@ -17,12 +17,13 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
     A residual of 1e-6 is a difference of numbers of size 1, which float32 resolves to 1e-7: the
     linear systems on the way there need more. Works under `jit` and `vmap` of 32-bit callers, too.
-    The results come back in the caller's precision: float64 if 64 bits are on there.
+    The results come back in the precision of the first array that it was given, the network's.
     """
 
     @wraps(function)
     def wide(*args: P.args, **kwargs: P.kwargs) -> R:
-        precision = jax.dtypes.canonicalize_dtype(float)
+        given = (leaf.dtype for leaf in jax.tree.leaves((args, kwargs)) if _is_float(leaf))
+        precision = jax.dtypes.canonicalize_dtype(next(given, float))
         with jax.enable_x64(True):
             args, kwargs = _cast((args, kwargs), jnp.float64)
             return _cast(function(*args, **kwargs), precision)
@@ -31,9 +32,8 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf.astype(dtype)
-        return leaf
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if _is_float(leaf) else leaf, tree)
 
-    return jax.tree.map(one, tree)
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)

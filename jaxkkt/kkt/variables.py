@@ -35,8 +35,11 @@ def chosen(params: Params, trained: tuple[str, ...] | None) -> tuple[str, ...] |
                 f"trained must be {ALL}, or {NO_BIASES} for a network without biases, got "
                 f"{trained}: KKT points are those of networks whose two layers are both trained"
             )
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in params) or fit(params, trained):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in params):
         return trained
+    with jax.ensure_compile_time_eval():  # within a trace of something else, too
+        if fit(params, trained):
+            return trained
     if trained is None:
         raise ValueError(
             "all biases are 0 and `trained` was not given: pass trained=('w', 'v') for a network "

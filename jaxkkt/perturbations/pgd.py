@@ -55,6 +55,7 @@ def pgd(
     networks alone: grad l fades as exp(-margin), so on networks of large margins, such as those
     that the default protocol trains, that attack does not move and finds nothing.
 
+    Has derivatives by `jax.jacfwd`, and by `jax.grad` where `steps` is not traced.
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
     finite, or neither one nor one for each point, steps that are no integer from 1 on, labels other
     than -1 and 1 (and 0 for padding, a row of zeros), points that are not rows of the network's
@@ -66,7 +67,9 @@ def pgd(
     require_counts(steps=steps)
     params, x, y = checked_samples(params, x, y)
     radii = one_or_each("radius", radius, y, "point")
-    return _pgd(params, x, y, radii, jnp.asarray(steps), normalized)
+    if isinstance(steps, int):
+        return _counted(params, x, y, radii, steps, normalized)
+    return _traced(params, x, y, radii, jnp.asarray(steps), normalized)
 
 
 def robust_accuracy(
@@ -145,12 +148,11 @@ def _least_radii(
     return jnp.where(jnp.isnan(before), jnp.nan, found)
 
 
-@partial(jax.jit, static_argnames="normalized")
 def _pgd(
-    params: Params, x: Array, y: Array, radii: Array, steps: Array, normalized: bool
+    params: Params, x: Array, y: Array, radii: Array, steps: Array | int, normalized: bool
 ) -> Attack:
     radius = radii[:, None]
-    alpha = REACH * radius / steps.astype(x.dtype)
+    alpha = REACH * radius / jnp.asarray(steps, x.dtype)
 
     def look(moved: Array) -> tuple[Array, Array]:
         outputs, gradients = value_and_input_gradient(params, moved)
@@ -175,3 +177,8 @@ def _pgd(
     start = Attack(x, x, jnp.full_like(y, jnp.inf))
     attack = jax.lax.fori_loop(0, steps, step, start)
     return least(attack, look(attack.last)[0])
+
+
+_traced = jax.jit(_pgd, static_argnames="normalized")
+# As many steps as are known: so it has derivatives by `jax.grad`.
+_counted = jax.jit(_pgd, static_argnames=("steps", "normalized"))

@@ -36,9 +36,9 @@ from jaxkkt.requirements import (
     as_mask,
     as_positive,
     as_samples,
-    require_counts,
     require_one_number,
     require_points,
+    require_whole,
 )
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.
@@ -159,7 +159,7 @@ def flip_size_bisection(
     `universal_direction` for network, data and choice.
     Vardi et al. (2022), Section 6.
     """
-    require_counts(trips=trips)
+    require_whole("trips", trips, 1)
     return _bisection(*_inputs(params, x, y, direction, chosen, bracket), trips)
 
 

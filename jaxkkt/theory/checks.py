@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 
@@ -89,8 +90,15 @@ def tightest(
 def table(checks: Mapping[str, Check]) -> str:
     """A Markdown table with a line for each claim about one network.
 
-    A claim that does not apply names the assumptions that do not hold, with both sides.
+    A claim that does not apply names the assumptions that do not hold, with both sides. Raises
+    ValueError for claims about several networks.
     """
+    for name, check in checks.items():
+        if np.ndim(check.measured):
+            raise ValueError(
+                f"table takes the claims about one network, and {name!r} holds "
+                f"{np.shape(check.measured)} of them: one is jax.tree.map(lambda a: a[i], checks)"
+            )
     lines = ["| claim | measured | bound | |", "| --- | ---: | ---: | --- |"]
     for name, check in checks.items():
         failed = [

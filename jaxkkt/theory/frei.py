@@ -187,10 +187,14 @@ PROPERTIES = (
 def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
     """P1 to P6 of a training sample, as in Section A.1; each holds with high probability.
 
-    Raises ValueError for no points.
+    Raises ValueError for no points, and for a cluster that there is not; of traced ones no number
+    is looked at.
     """
     x, cluster = sample
     require_points(x=x)
+    known = len(c.labels)
+    if not isinstance(cluster, jax.core.Tracer) and not np.isin(cluster, range(known)).all():
+        raise ValueError(f"clusters are numbered from 0 to {known - 1}, got {np.unique(cluster)}")
     xi = x - c.means[cluster]
     log, root = jnp.log(c.d), jnp.sqrt(c.d)
     products = jnp.dot(x, x.T, precision=PRECISION)

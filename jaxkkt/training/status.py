@@ -12,7 +12,8 @@ class Status(Outcome):
     NOT_SEPARABLE = (
         3,
         "a sample was still misclassified at the step cap: use a wider network, more steps "
-        "or another optimizer, and look for equal points with opposite labels",
+        "or another optimizer, look for equal points with opposite labels, and scale points to "
+        "lengths from 1 to sqrt(d)",
     )
     DIVERGED = (
         4,
@@ -23,7 +24,8 @@ class Status(Outcome):
     STALLED = (
         5,
         "the gradient is exactly zero: no neuron is active on any sample that the loss weighs, or "
-        "equal points with opposite labels cancel",
+        "equal points with opposite labels cancel. Use a wider network, lower delta, or centre "
+        "points and scale them to lengths from 1 to sqrt(d)",
     )
     LEFT_BALL = (
         6,

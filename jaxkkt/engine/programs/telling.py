@@ -40,7 +40,7 @@ class Told(NamedTuple):
     moment: int = 0
 
 
-class Rows(NamedTuple):
+class Telling(NamedTuple):
     """How a bucket's runs are told to the device, each as a row of words.
 
     `drawings` are the ways in which its runs are drawn; a row has room for the longest.
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     resumes: bool
 
     @classmethod
-    def of(cls, bucket: Bucket) -> "Rows":
+    def of(cls, bucket: Bucket) -> "Telling":
         shape = bucket.drawn_at
         one_of = {_drawn_alike(run, shape): run for run in bucket.one_of_each}
         found = {key: drawing_of(run, shape) for key, run in one_of.items()}
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
     def drawing(self, run: Run) -> Drawing:
         return _drawing(self, run.apart_from_seed)
 
-    def telling(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
+    def rows_of(self, told: Sequence[Told], bucket: Bucket) -> np.ndarray:
         """As many rows as a turn takes: of these runs, and of none."""
         rows = np.zeros((bucket.turn, self.words), np.int32)
         rows[len(told) :, 0] = bucket.slots
@@ -116,21 +116,21 @@ def _alike(spec: Any) -> Any:
 
 
 @by_identity
-def _drawing(rows: Rows, specs: Same) -> Drawing:
-    return rows.drawings[_drawn_alike(Run.of_fields(*specs), rows.shape)]
+def _drawing(telling: Telling, specs: Same) -> Drawing:
+    return telling.drawings[_drawn_alike(Run.of_fields(*specs), telling.shape)]
 
 
 @by_identity
-def _words(rows: Rows, moment: int, specs: Same) -> np.ndarray:
+def _words(telling: Telling, moment: int, specs: Same) -> np.ndarray:
     """What follows the seed in a run's row."""
     run = Run.of_fields(*specs)
-    drawn = rows.drawing(run).packed(run.initialization, run.data)
-    how = _how(run.protocol, run.curve, moment, rows.resumes)
-    found = np.zeros(rows.words, np.int32)
+    drawn = telling.drawing(run).packed(run.initialization, run.data)
+    how = _how(run.protocol, run.curve, moment, telling.resumes)
+    found = np.zeros(telling.words, np.int32)
     found[_SEEDS:_SIZES] = run.samples, run.d, run.width
     found[_SIZES : _SIZES + len(drawn)] = drawn
-    first = _SIZES + rows.room
-    found[first : first + rows.how.words] = rows.how.pack_on_host(how)
+    first = _SIZES + telling.room
+    found[first : first + telling.how.words] = telling.how.pack_on_host(how)
     return found[_SEEDS:]
 
 

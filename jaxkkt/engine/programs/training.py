@@ -25,7 +25,7 @@ from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.programs.draws import Drawn, draw_program, own_on_device
 from jaxkkt.engine.programs.hashes import hash_words
 from jaxkkt.engine.programs.measuring import compile_measurements
-from jaxkkt.engine.programs.telling import How, Rows
+from jaxkkt.engine.programs.telling import How, Telling
 from jaxkkt.engine.programs.trained import Trained, network_like, points_like, stacked_like
 from jaxkkt.engine.programs.trips import make_trips
 from jaxkkt.loaded import forget_changes
@@ -55,11 +55,11 @@ class Programs(NamedTuple):
 
     `idle` makes a batch of empty slots, `place` puts runs into some of them, `advance` trains all,
     `decode` takes some out, `resume` lets some go on from where they stand. Of flows that may go on
-    `lead` makes states that are led onto their levels, to be taken out. `rows` say how runs are
+    `lead` makes states that are led onto their levels, to be taken out. `telling` says how runs are
     told, `report` and `ending` how the device tells how they stand, and how they ended.
     """
 
-    rows: Rows
+    telling: Telling
     report: Layout
     ending: Layout
     idle: Callable[[], Slot]
@@ -81,12 +81,12 @@ def compile_bucket(bucket: Bucket) -> Programs:
     again where it is the turn of its run.
     """
     mode, place = settings(), device()
-    rows = Rows.of(bucket)
-    shape = bucket.turn, rows.words
+    telling = Telling.of(bucket)
+    shape = bucket.turn, telling.words
 
     def beside() -> None:
         with using(mode, place):
-            for drawing in set(rows.drawings.values()):
+            for drawing in set(telling.drawings.values()):
                 with suppress(Exception):
                     draw_program(drawing, shape, bucket.slots, bucket.side_by_side, here())
             for run, some in bucket.measured():
@@ -102,14 +102,14 @@ def compile_bucket(bucket: Bucket) -> Programs:
 
     with ThreadPoolExecutor(1) as other:
         draws_and_measurements = other.submit(beside)
-        programs = _compile_training(bucket, rows)
+        programs = _compile_training(bucket, telling)
         draws_and_measurements.result()
     return programs
 
 
-def _compile_training(bucket: Bucket, rows: Rows) -> Programs:
+def _compile_training(bucket: Bucket, telling: Telling) -> Programs:
     shape = replace(bucket, trajectories=())
-    return Programs(rows, *training_programs(shape, rows.how, rows.room, here()))
+    return Programs(telling, *training_programs(shape, telling.how, telling.room, here()))
 
 
 @once
@@ -128,26 +128,26 @@ def _traced(
     bucket: Bucket, how: Layout, room: int
 ) -> tuple[tuple[Layout, Layout, Slot], dict[str, Program]]:
     """How its programs tell what becomes of runs, the shapes of a batch; and the programs."""
-    rows = Rows(how, room, bucket.drawn_at, {}, bucket.resumes)
+    telling = Telling(how, room, bucket.drawn_at, {}, bucket.resumes)
     turn, slots = bucket.turn, bucket.slots
     m, d, k = bucket.drawn_at
-    row, valid = jax.ShapeDtypeStruct((rows.words,), np.int32), jax.ShapeDtypeStruct((), bool)
+    row, valid = jax.ShapeDtypeStruct((telling.words,), np.int32), jax.ShapeDtypeStruct((), bool)
     of_one = row, Drawn(network_like(k, d), points_like(m, d), valid)  # type: ignore[arg-type]
     words, drawn = stacked_like(of_one, turn)
     places = jax.ShapeDtypeStruct((turn,), np.int32)
     limits = jax.ShapeDtypeStruct((2,), np.int32)
-    one = jax.eval_shape(partial(_load, bucket=bucket, rows=rows), *of_one)
+    one = jax.eval_shape(partial(_load, bucket=bucket, telling=telling), *of_one)
     batch = stacked_like(one, slots)
     log_losses = np.zeros(slots, jax.dtypes.canonicalize_dtype(float))
     whole = np.zeros(slots, np.int32), np.zeros(slots, np.int32), log_losses
     report = Layout.of(Report(*whole, np.int32(0)))
-    ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, rows=rows), one)[1])
+    ending = Layout.of(jax.eval_shape(partial(_ended, bucket=bucket, telling=telling), one)[1])
 
     leads = bucket.resumes and training.is_flow(batch.state)
     led = stacked_like(one.state, turn) if leads else None
 
     def program(function: Callable[..., Any], *args: Any, **fixed: Any) -> Program:
-        filled = partial(function, bucket=bucket, rows=rows, **fixed)
+        filled = partial(function, bucket=bucket, telling=telling, **fixed)
         return Program(filled, args, donates=args[0] is batch)
 
     programs = {
@@ -162,11 +162,11 @@ def _traced(
     return (report, ending, batch), programs
 
 
-def _load(words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
+def _load(words: Array, drawn: Drawn, *, bucket: Bucket, telling: Telling) -> Slot:
     """A run before its first step; RAISED where what was drawn cannot be trained on."""
     (m, d, k), (start, points, valid) = (bucket.samples, bucket.d, bucket.width), drawn
     start, points = networks.unpad(start, k, d), datasets.unpad(points, m, d)
-    sizes, how = rows.unpack(words)
+    sizes, how = telling.unpack(words)
     protocol = jax.tree.map(jnp.asarray, how.protocol)
     key = shuffle_key(sizes.seed, sizes.samples, sizes.d)
     state, data = training.load(protocol, start, points, key, bucket.representation)
@@ -195,10 +195,10 @@ def _idles(batch: Slot, side_by_side: bool) -> Callable[[], Slot]:
     return lambda: jax.device_put(_idle(batch, np))
 
 
-def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, rows: Rows) -> Slot:
+def _place(batch: Slot, words: Array, drawn: Drawn, *, bucket: Bucket, telling: Telling) -> Slot:
     """Each row's run in its slot; rows beyond the slots, which come last, are left out."""
     places = words[:, 0]
-    load = partial(_load, bucket=bucket, rows=rows)
+    load = partial(_load, bucket=bucket, telling=telling)
     if bucket.side_by_side:
         return _put(batch, places, jax.vmap(load)(words, drawn))
 
@@ -219,7 +219,7 @@ def restore(batch: Slot, slot: Array, state: Any) -> Slot:
     return batch._replace(state=jax.tree.map(partial(put, slot), batch.state, state))
 
 
-def _resume(batch: Slot, words: Array, *, bucket: Bucket, rows: Rows) -> Slot:
+def _resume(batch: Slot, words: Array, *, bucket: Bucket, telling: Telling) -> Slot:
     """Each row's run goes on in its slot, up to the pause that the row tells."""
     places = words[:, 0]
     running = jnp.full(places.shape, int(Status.RUNNING), jnp.int32)
@@ -239,7 +239,7 @@ class Report(NamedTuple):
 
 
 def _advance(
-    batch: Slot, limits: Array, *, bucket: Bucket, rows: Rows, report: Layout
+    batch: Slot, limits: Array, *, bucket: Bucket, telling: Telling, report: Layout
 ) -> tuple[Slot, Array]:
     """The slots after about `limits[0]` trips; fewer where no run waits and `limits[1]` of those
     in lanes have ended."""
@@ -248,7 +248,7 @@ def _advance(
         data, how = fixed
         return training.advance(how.protocol, state, data, how.pause)
 
-    sizes, how = jax.vmap(rows.unpack)(batch.words)
+    sizes, how = jax.vmap(telling.unpack)(batch.words)
     fixed, numbers, at_a_time = (batch.data, how), sizes.number, bucket.trips_at_a_time
     states, trips = make_trips(step, batch.state, fixed, numbers, bucket.lanes, limits, at_a_time)
     told = Report(states.status, states.steps, states.log_loss, trips)
@@ -262,10 +262,10 @@ class Ending(NamedTuple):
     network: Any
 
 
-def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Ending]:
+def _ended(slot: Slot, *, bucket: Bucket, telling: Telling) -> tuple[Trained, Ending]:
     """A run at the size of its measurement, and what is told of it."""
     m, d, k = bucket.measured_at
-    sizes, how = rows.unpack(slot.words)
+    sizes, how = telling.unpack(slot.words)
     trained, ending = training.unload(
         how.protocol, slot.state, slot.data, slot.start, slot.points, bucket.representation
     )
@@ -276,7 +276,7 @@ def _ended(slot: Slot, *, bucket: Bucket, rows: Rows) -> tuple[Trained, Ending]:
 
 
 def _decode(
-    places: Array, batch: Slot, states: Any, *, bucket: Bucket, rows: Rows, ending: Layout
+    places: Array, batch: Slot, states: Any, *, bucket: Bucket, telling: Telling, ending: Layout
 ) -> tuple[Trained, Array]:
     """The runs in these slots, by their `states` where these are given, and what is told of them,
     as words."""
@@ -284,19 +284,19 @@ def _decode(
     def one(place: Array, state: Any) -> tuple[Trained, Array]:
         slot = jax.tree.map(partial(at, place), batch)
         slot = slot if state is None else slot._replace(state=state)
-        found, told = _ended(slot, bucket=bucket, rows=rows)
+        found, told = _ended(slot, bucket=bucket, telling=telling)
         return found, ending.pack(told)
 
     at_once = len(places) if bucket.side_by_side else 0
     return over(one, (places, states), places < bucket.slots, at_once)
 
 
-def _lead(places: Array, batch: Slot, *, bucket: Bucket, rows: Rows) -> Any:
+def _lead(places: Array, batch: Slot, *, bucket: Bucket, telling: Telling) -> Any:
     """The states of the runs in these slots, led onto the levels that they ended or paused for, by
     the same steps in as many lanes as they were trained by; those in the batch stay."""
     some = jnp.minimum(places, bucket.slots - 1)
     states, data, words = jax.tree.map(lambda a: a[some], (batch.state, batch.data, batch.words))
-    _, how = jax.vmap(rows.unpack)(words)
+    _, how = jax.vmap(telling.unpack)(words)
     start = jax.vmap(training.to_be_led)(states)
     status = jnp.where(places < bucket.slots, start.status, int(Status.STEP_CAP))
 

@@ -117,11 +117,11 @@ class Slots:
 
     def _next(self, queue: deque[Trajectory], most: int) -> list[Trajectory]:
         """Some whose runs are drawn alike."""
-        rows, taken, first, specs = self._programs.rows, list[Trajectory](), None, None
+        telling, taken, first, specs = self._programs.telling, list[Trajectory](), None, None
         while len(taken) < most and (one := _popped(queue)) is not None:
             if one[0].apart_from_seed is not specs:
                 specs = one[0].apart_from_seed
-                drawing = rows.drawing(one[0])
+                drawing = telling.drawing(one[0])
                 first = first or drawing
                 if drawing != first:
                     queue.appendleft(one)
@@ -130,21 +130,21 @@ class Slots:
         return taken
 
     def _place(self, mine: Mapping[int, Run]) -> None:
-        rows, bucket = self._programs.rows, self.bucket
+        telling, bucket = self._programs.telling, self.bucket
         saved = [] if self._saved is None else [i for i, run in mine.items() if run in self._saved]
         found = {i: self._goes_on(i) for i in saved}
-        runs, words = list(mine.values()), jax.device_put(self._telling(mine))
-        drawn = draw_batch(rows.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
+        runs, words = list(mine.values()), jax.device_put(self._told_of(mine))
+        drawn = draw_batch(telling.drawing(runs[0]), words, runs, bucket.slots, bucket.side_by_side)
         self._arrays = self._programs.place(self._arrays, words, drawn)
         for i, state in found.items():
             if state is not None:
                 self._arrays = restore(self._arrays, np.int32(i), state)
 
-    def _telling(self, slots: Iterable[int]) -> np.ndarray:
+    def _told_of(self, slots: Iterable[int]) -> np.ndarray:
         """How the device is told of the runs in these slots, where they stand."""
         ones = ((i, self._at(i)) for i in slots)
         told = [Told(one.run, i, one.number, len(one.moments)) for i, one in ones]
-        return self._programs.rows.telling(told, self.bucket)
+        return self._programs.telling.rows_of(told, self.bucket)
 
     def _at(self, i: int) -> Occupant:
         one = self._slots[i]
@@ -174,7 +174,7 @@ class Slots:
         """Takes the runs that have ended out of these slots, and begins to measure them; `rows` has
         theirs. Those that have paused are measured, and go on."""
         status, steps = told.status.tolist(), told.steps.tolist()
-        undrawn = [i for i in slots if status[i] == RAISED]
+        untrainable = [i for i in slots if status[i] == RAISED]
         paused = [i for i in slots if status[i] == PAUSED]
         at_the_end = [i for i in slots if status[i] not in (RAISED, PAUSED)]
         if at_the_end:
@@ -184,9 +184,9 @@ class Slots:
         if paused:
             self._note(paused, self._begin_to_measure(paused, _on_its_way, steps))
         self._resume([i for i in (*at_the_end, *paused) if self._slots[i] is not None])
-        for i in undrawn:
+        for i in untrainable:
             left, self._slots[i] = self._at(i).trajectory, None
-            self.raised += [(row, 0) for row in self._undrawn(left)]
+            self.raised += [(row, 0) for row in self._untrainable(left)]
 
     def rows(self) -> Iterator[tuple[list[Row], int]]:
         """The rows of the runs that were taken out, some at a time, and the steps that they made in
@@ -238,9 +238,9 @@ class Slots:
         if not slots:
             return
         assert self._programs.resume is not None
-        self._arrays = self._programs.resume(self._arrays, self._telling(slots))
+        self._arrays = self._programs.resume(self._arrays, self._told_of(slots))
 
-    def _undrawn(self, left: Trajectory) -> list[Row]:
+    def _untrainable(self, left: Trajectory) -> list[Row]:
         """The rows of runs whose data cannot be trained on."""
         try:
             draw(left[0])

@@ -65,13 +65,13 @@ class Stored:
         mix: bool = False,
     ) -> None:
         self._store, self._runs, self._sweep = Store(folder), runs, sweep
-        self._told, self._mix, self._here = settings, mix, plain(environment())
+        self._attributes, self._mix, self._environment = settings, mix, plain(environment())
         for run in distinct(sweep):
             run.identity  # noqa: B018  raises where it cannot be told
         self.rows: dict[Run, Row] = {}
         self.lacking: dict[Run, Known] = {}  # those that ended, but lack measurements
         # What the others were computed with.
-        self._settings: dict[Run, Mapping[str, Any]] = {}
+        self._environments: dict[Run, Mapping[str, Any]] = {}
         self._table: xr.Dataset | None = None  # of the rows that are there
         self._read()
 
@@ -79,7 +79,7 @@ class Stored:
     def _read(self) -> None:
         self.lacking.clear()
         self._table = None
-        found = self._store.landed((run.name for run in self._sweep), self._here, self._mix)
+        found = self._store.landed((run.name for run in self._sweep), self._environment, self._mix)
         if not found:
             self._refuse_strangers()
             return
@@ -90,8 +90,8 @@ class Stored:
             computed_with = one.record.segment.about["settings"]
             if not one.lacks:
                 self.rows[run] = one.row
-                self._settings[run] = computed_with
-            elif computed_with == self._here:
+                self._environments[run] = computed_with
+            elif computed_with == self._environment:
                 self.lacking[run] = one
 
     def drop(self, kept: Set[Run]) -> None:
@@ -115,7 +115,7 @@ class Stored:
         """
         self._next = inf
         self._require_room([run for run in kept if run not in self.rows])
-        with self._store.writing(self._here, part, written_by=written_by()) as self._writer:
+        with self._store.writing(self._environment, part, written_by=written_by()) as self._writer:
             self._read()
             self.drop(kept)
             if part != WHOLE:
@@ -143,7 +143,7 @@ class Stored:
         self._table = None
         for row in rows:
             self.rows[row.run] = row.without_network()
-            self._settings.pop(row.run, None)
+            self._environments.pop(row.run, None)
         if monotonic() > self._next:
             try:
                 self._save_results()
@@ -197,8 +197,8 @@ class Stored:
                     f"no row of these runs has landed in {self._store.folder}: sweep them there "
                     "first"
                 )
-            settings = [self._settings.get(row.run, self._here) for row in rows]
-            self._table = results.dataset(entries_of(rows, settings), self._told)
+            settings = [self._environments.get(row.run, self._environment) for row in rows]
+            self._table = results.dataset(entries_of(rows, settings), self._attributes)
         return self._table
 
     def refresh_results(self, table: xr.Dataset) -> None:
