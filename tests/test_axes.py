@@ -82,7 +82,7 @@ def programs_of(names):
 def test_lanes_of_other_numbers_equal_runs_alone():
     table = sweep(in_balls(BALLS[1:3], RATES[:2], MOMENTA[1:]))
     for run in in_balls(BALLS[1:3], RATES[:2], MOMENTA[1:])[::3]:
-        start, data = jax.device_put(jk.engine.draws.draw(run))
+        start, data = jax.device_put(jk.draw(run))
         alone = jk.train(start, *data, run.protocol)
         row = table.sel({k: v for k, v in run.fields().items() if k in table.dims})
         assert row.status.item() == alone.status
@@ -139,7 +139,7 @@ class TestCurves:
         curve = jk.Curve(self.LEVELS, measure=jk.Flips())
         (run,) = jk.grid(d=8, samples=6, width=20, seed=0, curve=curve)
         table = sweep([run]).squeeze()
-        start, data = jax.device_put(jk.engine.draws.draw(run))
+        start, data = jax.device_put(jk.draw(run))
         through = jk.train_through(start, *data, levels=self.LEVELS[:-1])
         reached = table.isel(level=slice(None, -1))
         assert table.level.values.tolist() == list(self.LEVELS)

@@ -13,6 +13,7 @@ from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt import engine
+from jaxkkt.engine.running.interrupts import SIGNALS
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
 
@@ -111,14 +112,14 @@ def kills_itself(number):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_stops_with_what_has_ended(number, code, one_lane):
-    handlers = [signal.getsignal(one) for one in engine.interrupts.SIGNALS]
+    handlers = [signal.getsignal(one) for one in SIGNALS]
     runs = jk.grid(**SIZES, seed=range(12), measure=kills_itself(number))
     with pytest.raises(
         engine.Stopped, match=r"stopped after [12] of 12 runs; nothing is kept"
     ) as e:
         sweep(runs)
     assert e.value.code == code
-    assert [signal.getsignal(one) for one in engine.interrupts.SIGNALS] == handlers
+    assert [signal.getsignal(one) for one in SIGNALS] == handlers
 
 
 def test_a_request_from_above_is_heard():
@@ -136,7 +137,7 @@ def test_a_request_from_above_is_heard():
 
 
 def test_a_command_that_is_not_sweeping_stops_at_once():
-    before = {number: signal.getsignal(number) for number in engine.interrupts.SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         with engine.listening(command=True) as asked, engine.listening():
             assert asked.sweeps == 1
