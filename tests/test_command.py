@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxkkt as jk
+from jaxkkt import studies
 from jaxkkt.specs import identity
 from jaxkkt.studies import command
 from jaxkkt.studies.claims import Claim, as_json
@@ -169,3 +170,13 @@ class TestCommand:
             ran.stdout.close()
             assert ran.stderr.read() == ""
         assert ran.returncode == 0
+
+
+def test_the_home_folder(tmp_path, monkeypatch):
+    """A shell leaves the ~ in --out=~/here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.json").write_text(json.dumps({"log-file": "~/log.txt"}))
+    study = studies.Study("bare", "", studies.Options, lambda options: ())
+    found = study.read(["--out=~/here", "--config=~/mine.json"])
+    assert found.out == tmp_path / "here"
+    assert found.log_file == tmp_path / "log.txt"

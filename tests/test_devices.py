@@ -29,10 +29,9 @@ import json, sys, threading
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import jaxkkt as jk
+from jaxkkt.engine.machine.devices import device
 from jaxkkt.engine.planning import lane_counts
 from jaxkkt.engine.running import streams
-from jaxkkt.engine.machine.devices import device
-
 lane_counts.cores = lambda: 4
 lane_counts.LANES_OF_A_CORE = ()  # so that few small runs fill several devices
 used, run_bucket = set(), streams.run_bucket
@@ -385,9 +384,8 @@ class TestExecutors:
         planned = jk.plan_sweep(jk.grid(d=[40, 60], alpha=[1.0], width=[200], seed=range(200)))
         parts = list(executors._parts(planned.buckets, ()))
         assert 48 <= len(parts) <= 80
-        assert sorted(r.name for _, some in parts for one in some for r in one) == sorted(
-            r.name for b in planned.buckets for r in b.runs
-        )
+        names = sorted(run.name for _, some in parts for one in some for run in one)
+        assert names == sorted(run.name for b in planned.buckets for run in b.runs)
 
 
 @pytest.mark.parametrize("setting", ["disable_jit", "debug_nans", "debug_infs"])

@@ -1,5 +1,7 @@
 """A store takes more seeds, values and measurements of what is there."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +118,20 @@ class TestExtended:
             table = sweep(more, store=tmp_path)
         assert bool(trained) == (times > 1)
         xr.testing.assert_equal(table, sweep(more))
+
+    def test_what_is_measured_at_another_shape_says_so(self, tmp_path):
+        """A sweep of more runs may measure at larger shapes, and so round otherwise: what it has
+        measured contradicts nobody."""
+        (bucket,) = jk.plan_sweep(RUNS).buckets
+        (m, d, k), told = bucket.measured_at, bucket.computed_with
+        assert replace(bucket, measured_at=(m, d, k + 1)).computed_with != told
+        sweep(RUNS[:1], store=tmp_path, keep="params")
+        more = jk.grid(**SIZES, seed=0, measure=[jk.Flips, jk.StepFlips])
+        more += jk.grid(d=8, samples=6, width=300, seed=0, measure=[jk.Flips, jk.StepFlips])
+        sweep(more, store=tmp_path)
+        rows = [record.value["computed_as"] for record in Store(tmp_path).records()]
+        narrow = [row.split(", ")[1:] for row in rows if " k20 " in row]
+        assert narrow == [narrow[0], [*narrow[0], "measured at m64 d64 k1024"]]
 
     def test_by_a_name_that_is_there(self, tmp_path):
         """Of measurements by the host, whose names nobody knows before they have run."""

@@ -1,9 +1,12 @@
 """What a store holds, read without its runs."""
 
+import json
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
+import pandas as pd
 import pytest
 import xarray as xr
 from cases import sweep
@@ -141,6 +144,26 @@ class TestReading:
             jk.load_networks(tmp_path, runs + other)
         with pytest.raises(ValueError, match=r"takes a list of jk.Run .*, got 'd8'"):
             jk.load_networks(tmp_path, ["d8"])
+
+    def test_exports_are_as_strict_as_their_formats(self, tmp_path):
+        """NaN within an array; a column of words and numbers."""
+
+        def halved(step):
+            return 1e-3 * 0.5 ** (step / 100)
+
+        rates = [jk.optimizer(optax.sgd, learning_rate=rate) for rate in (1e-3, halved)]
+        curve = jk.Curve([2, -90])
+        runs = jk.grid(**SIZES, seed=0, optimizer=rates, curve=curve, max_steps=200)
+        sweep(runs, store=tmp_path / "s")
+        for kind, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+            assert (
+                main(["store", "export", str(tmp_path / "s"), str(tmp_path / f"rows.{kind}")]) == 0
+            )
+            rows = read(tmp_path / f"rows.{kind}").sort_values("learning_rate")
+            assert rows.learning_rate.tolist() == ["0.001", "halved"]
+            for losses in rows.curve_log_loss:
+                losses = json.loads(losses) if isinstance(losses, str) else losses
+                assert pd.isna(losses).tolist() == [False, True]
 
     def test_nothing(self, tmp_path):
         with pytest.raises(ValueError, match="is no store"):

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import optax
 import pandas as pd
 import pytest
 import xarray as xr
@@ -198,19 +196,6 @@ class TestMerge:
             assert store("merge", swept / "one", tmp_path / source) == 0
         assert len(Store(swept / "one").records()) == 4
 
-    def test_what_was_measured_at_another_shape_does_not(self, tmp_path):
-        """A sweep of more runs may measure at larger shapes, and so round otherwise."""
-        (bucket,) = jk.plan_sweep(RUNS).buckets
-        (m, d, k), told = bucket.measured_at, bucket.computed_with
-        assert replace(bucket, measured_at=(m, d, k + 1)).computed_with != told
-        sweep(RUNS[:1], store=tmp_path, keep="params")
-        more = jk.grid(**SIZES, seed=0, measure=[jk.Flips, jk.StepFlips])
-        more += jk.grid(d=8, samples=6, width=300, seed=0, measure=[jk.Flips, jk.StepFlips])
-        sweep(more, store=tmp_path)
-        rows = [record.value["computed_as"] for record in Store(tmp_path).records()]
-        narrow = [row.split(", ")[1:] for row in rows if " k20 " in row]
-        assert narrow == [narrow[0], [*narrow[0], "measured at m64 d64 k1024"]]
-
     @staticmethod
     def write(folder, other, change):
         """The first row of a store, changed, in another one."""
@@ -311,24 +296,6 @@ class TestExport:
             assert store("export", tmp_path / "s", tmp_path / f"rows.{kind}") == 0
             steps = read(tmp_path / f"rows.{kind}").curve_steps
             assert [len(json.loads(s) if isinstance(s, str) else s) for s in steps] == [2, 2]
-
-    def test_what_json_and_parquet_are_strict_about(self, tmp_path):
-        """NaN within an array; a column of words and numbers."""
-
-        def halved(step):
-            return 1e-3 * 0.5 ** (step / 100)
-
-        rates = [jk.optimizer(optax.sgd, learning_rate=rate) for rate in (1e-3, halved)]
-        curve = jk.Curve([2, -90])
-        runs = jk.grid(**SIZES, seed=0, optimizer=rates, curve=curve, max_steps=200)
-        sweep(runs, store=tmp_path / "s")
-        for kind, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
-            assert store("export", tmp_path / "s", tmp_path / f"rows.{kind}") == 0
-            rows = read(tmp_path / f"rows.{kind}").sort_values("learning_rate")
-            assert rows.learning_rate.tolist() == ["0.001", "halved"]
-            for losses in rows.curve_log_loss:
-                losses = json.loads(losses) if isinstance(losses, str) else losses
-                assert pd.isna(losses).tolist() == [False, True]
 
     def test_bad_input(self, swept, tmp_path, capsys):
         assert store("export", swept / "one", tmp_path / "rows.xls") == 2

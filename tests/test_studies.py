@@ -117,14 +117,6 @@ class TestOptions:
         bare = studies.Study("bare", "", Options, parts, folder="plain")
         assert bare.read([]).out == Path("results/plain")
 
-    def test_the_home_folder(self, tmp_path, monkeypatch):
-        """A shell leaves the ~ in --out=~/here."""
-        monkeypatch.setenv("HOME", str(tmp_path))
-        (tmp_path / "mine.json").write_text(json.dumps({"log-file": "~/log.txt"}))
-        found = read("--out=~/here", "--config=~/mine.json")
-        assert found.out == tmp_path / "here"
-        assert found.log_file == tmp_path / "log.txt"
-
     def test_help_tells_presets_and_their_values(self, capsys):
         with pytest.raises(SystemExit, match="0"):
             read("--preset", "more", "--help")
