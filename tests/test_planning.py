@@ -1,6 +1,9 @@
 """Plans: which runs share a bucket, and which buckets share draws and measurements."""
 
+from itertools import combinations
+
 import jax
+import numpy as np
 import pytest
 from cases import mixed_grid, planned_for
 
@@ -196,6 +199,44 @@ class TestShared:
         assert mine.turn == other.turn
         _, points = drawing_of(own[0], mine.drawn_at).specs
         assert points is not None  # the device draws them
+
+
+def pair_by_pair(counts, work, compilation, no_matter, allowed):
+    """`merge` as it is defined: at each merge all pairs are looked at."""
+    groups = [([shape], shape, counts[shape]) for shape in sorted(counts)]
+    while len(groups) > 1:
+        pairs = []
+        for (i, a), (j, b) in combinations(enumerate(groups), 2):
+            size, number = tuple(map(max, a[1], b[1])), a[2] + b[2]
+            padding = number * work(*size) - (a[2] * work(*a[1]) + b[2] * work(*b[1]))
+            pairs.append((padding, i, j, (a[0] + b[0], size, number)))
+        padding, i, j, union = min(pairs, key=lambda pair: pair[:3])
+        if padding > no_matter:
+            if padding > min(allowed, compilation):
+                break
+            allowed -= padding
+        groups[i] = union
+        del groups[j]
+    return [(tuple(parts), *size) for parts, size, _ in groups], allowed
+
+
+@pytest.mark.parametrize("largest", [3, 20, 300])
+def test_merging_many_shapes_looks_at_all_pairs(largest):
+    """Without looking at each of them again after each merge."""
+    rng = np.random.default_rng(largest)
+
+    def work(m, d, k):
+        return 100 + m * d * k
+
+    for _ in range(12):
+        shapes = rng.integers(1, largest + 1, (rng.integers(1, 25), 3)).tolist()
+        counts = {tuple(shape): int(rng.integers(1, 6)) for shape in shapes}
+        whole = sum(count * work(*shape) for shape, count in counts.items())
+        how = float(10 ** rng.uniform(2, 7)), float(10 ** rng.uniform(0, 5)), 0.2 * whole
+        found, left = merge(counts, work, *how)
+        expected, expected_left = pair_by_pair(counts, work, *how)
+        assert [tuple(shape) for shape in found] == expected
+        assert left == pytest.approx(expected_left)
 
 
 def test_shapes_are_merged_while_padding_is_cheaper_than_a_compilation():
