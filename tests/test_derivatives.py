@@ -42,7 +42,9 @@ def differs_from_differences(function, argument, steps=4):
     return off, apart
 
 
-@pytest.mark.parametrize("which", ["sizes", "unflips", "size"])
+@pytest.mark.parametrize(
+    "which", ["size", *(pytest.param(w, marks=pytest.mark.slow) for w in ("sizes", "unflips"))]
+)
 def test_exact_flips_have_the_derivatives_of_where_the_output_is_zero(which):
     """Over network, points and direction."""
     params, x, y, direction = problem()
@@ -64,6 +66,7 @@ def test_exact_flips_have_the_derivatives_of_where_the_output_is_zero(which):
     assert apart < 1e-12
 
 
+@pytest.mark.slow
 def test_bisection_has_the_derivative_of_the_exact_size():
     params, x, y, direction = problem()
     flips = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
@@ -80,7 +83,7 @@ def test_bisection_has_the_derivative_of_the_exact_size():
         np.testing.assert_allclose(one, other, atol=1e-8)
 
 
-@pytest.mark.parametrize("which", ["size", "eta"])
+@pytest.mark.parametrize("which", [pytest.param("size", marks=pytest.mark.slow), "eta"])
 def test_gradient_steps_have_the_derivatives_of_where_the_output_is_zero(which):
     """Over network and points, also where some do not flip."""
     given = problem()[:2]
@@ -96,6 +99,7 @@ def test_gradient_steps_have_the_derivatives_of_where_the_output_is_zero(which):
     assert apart < 1e-10
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     params, x, y, direction = problem()
     flips = perturbations.flip_sizes_exact(params, x, y, direction, y != 0)
@@ -131,6 +135,7 @@ def test_sizes_that_do_not_move_have_a_derivative_of_zero():
     assert np.any(moved.w)
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_batch_are_those_of_each():
     params, x, y, direction = problem()
     batch = jax.tree.map(lambda a: jnp.stack([a, 1.5 * a]), params)

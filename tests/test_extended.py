@@ -119,6 +119,7 @@ class TestExtended:
         assert bool(trained) == (times > 1)
         xr.testing.assert_equal(table, sweep(more))
 
+    @pytest.mark.slow
     def test_what_is_measured_at_another_shape_says_so(self, tmp_path):
         """A sweep of more runs may measure at larger shapes, and so round otherwise: what it has
         measured contradicts nobody."""
