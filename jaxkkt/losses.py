@@ -55,7 +55,8 @@ def log_loss(
     For the exponential loss p is softmax(-q). Accurate in float32 for margins from -1e3 to 1e6.
     Of no samples the weights are NaN.
     Raises ValueError for margins that are not those of one network, or that JAX would round, for a
-    mask that is not one truth value a sample, or chooses none, and for another reduction.
+    mask that is not one truth value a sample, or chooses none, for a loss that is no function, and
+    for another reduction.
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")

@@ -65,19 +65,16 @@ def train_through(
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
     dtype = params.v.dtype
-    targets: Any
-    if isinstance(levels, jax.core.Tracer):
-        targets = levels.astype(dtype)
-        falling = targets.ndim == 1 and targets.size > 0
-    else:
-        with np.errstate(over="ignore"):  # told below
-            targets = np.asarray(levels, dtype)
-        falling = targets.ndim == 1 and targets.size > 0 and bool((np.diff(targets) < 0).all())
-        falling = falling and bool(np.isfinite(targets).all())
+    known = not isinstance(levels, jax.core.Tracer)
+    with np.errstate(over="ignore"):  # told below
+        targets: Any = (np if known else jnp).asarray(levels, dtype)
+    falling = targets.ndim == 1 and targets.size > 0
+    if falling and known:
+        falling = bool((np.diff(targets) < 0).all() and np.isfinite(targets).all())
     if not falling:
         raise ValueError(
             f"levels must be log losses, finite in {dtype}, each below the one before, got "
-            f"{levels if isinstance(levels, jax.core.Tracer) else np.asarray(levels).tolist()}"
+            f"{np.asarray(levels).tolist() if known else levels}"
         )
     key = key_of(0) if key is None else key
     return _train_through(params, data, jnp.asarray(targets), protocol, key)

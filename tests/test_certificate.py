@@ -242,6 +242,8 @@ def test_results_have_the_precision_of_the_network(trained):
     polished = polish(params, *data)
     assert polished.angle.dtype == jnp.float32
     assert networks.margins(polished.params, *data).dtype == jnp.float32
+    short = jax.tree.map(lambda a: a.astype(jnp.bfloat16), trained)
+    assert certificate(short[0], *short[1]).clarke.residual.dtype == jnp.float32
     assert certificate(*trained[:1], *trained[1]).clarke.residual.dtype == jnp.float64
 
 

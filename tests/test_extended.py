@@ -14,6 +14,8 @@ import jaxkkt as jk
 from jaxkkt.engine import remeasuring
 from jaxkkt.engine.programs.hashes import as_text, hash_words
 from jaxkkt.engine.running import streams
+from jaxkkt.engine.running.rows import Row
+from jaxkkt.engine.tables.records import Known
 from jaxkkt.store import Store, Writer
 
 
@@ -105,6 +107,8 @@ class TestExtended:
         """Fewer are measured at a time; those that do not fit even so train again."""
         sweep(RUNS, store=tmp_path, keep="params")
         measure, trained, full = remeasuring.measure_batch, note_trained(monkeypatch), []
+        read, load = [], Store.load_network
+        monkeypatch.setattr(Store, "load_network", lambda *a: read.append(a[1]) or load(*a))
 
         def measured(*args):
             if len(full) < times:
@@ -117,7 +121,22 @@ class TestExtended:
             patched.setattr(remeasuring, "measure_batch", measured)
             table = sweep(more, store=tmp_path)
         assert bool(trained) == (times > 1)
+        assert sorted(read) == sorted(run.name for run in RUNS)  # each once
         xr.testing.assert_equal(table, sweep(more))
+
+    def test_shapes_are_told_apart(self):
+        """Also where one's digits begin as the other's."""
+        (bucket,) = jk.plan_sweep(RUNS).buckets
+        (m, d, k), told = bucket.measured_at, Row(RUNS[0], {}, computed_as=bucket.computed_with)
+        shorter = replace(bucket, measured_at=(m, d, k // 10)).measured_as
+        longer = told._replace(computed_as=told.computed_as.replace(f"k{k}", f"k{k // 10}0"))
+        for row, parts in ((told, 3), (longer, 3)):
+            had = Known(row, (), None)
+            found = remeasuring._completed(had, ({}, {}), shorter)
+            assert found.computed_as == f"{row.computed_as}, {shorter}"
+            assert len(found.computed_as.split(", ")) == parts
+            again = remeasuring._completed(Known(found, (), None), ({}, {}), shorter)
+            assert again.computed_as == found.computed_as
 
     @pytest.mark.slow
     def test_what_is_measured_at_another_shape_says_so(self, tmp_path):

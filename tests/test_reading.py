@@ -144,6 +144,8 @@ class TestReading:
             jk.load_networks(tmp_path, runs + other)
         with pytest.raises(ValueError, match=r"takes a list of jk.Run .*, got 'd8'"):
             jk.load_networks(tmp_path, ["d8"])
+        with pytest.raises(ValueError, match=r"takes a list of jk.Run .*, got Run\("):
+            jk.load_networks(tmp_path, runs[0])
 
     def test_exports_are_as_strict_as_their_formats(self, tmp_path):
         """NaN within an array; a column of words and numbers."""

@@ -39,10 +39,12 @@ def remeasured(
     """
     mode, place = settings(), device()
 
-    def complete(bucket: Bucket, telling: Telling, runs: Sequence[Run]) -> list[Row]:
+    def of_kept(bucket: Bucket, telling: Telling, runs: Sequence[Run]) -> list[Row]:
         kept = {} if stop.is_set() else {run: network(run) for run in runs}
-        mine = {run: params for run, params in kept.items() if params is not None}
-        if not mine:
+        return complete(bucket, telling, {run: p for run, p in kept.items() if p is not None})
+
+    def complete(bucket: Bucket, telling: Telling, mine: Mapping[Run, Params]) -> list[Row]:
+        if stop.is_set() or not mine:
             return []
         try:
             with using(mode, place):
@@ -60,14 +62,14 @@ def remeasured(
                 return []  # they train again
             bucket = bucket.with_lanes(max(LEAST_LANES, bucket.slots // 2))
             telling, at_a_time = Telling.of(bucket), bucket.turn
-        left = list(mine)
-        parts = [left[i : i + at_a_time] for i in range(0, len(left), at_a_time)]
+        left = list(mine.items())
+        parts = [dict(left[i : i + at_a_time]) for i in range(0, len(left), at_a_time)]
         return [row for part in parts for row in complete(bucket, telling, part)]
 
     pool = ThreadPoolExecutor(cores())
     try:
         tasks = [
-            pool.submit(complete, bucket, telling, runs)
+            pool.submit(of_kept, bucket, telling, runs)
             for bucket in buckets
             for telling, runs in _turns(bucket, lacking)
         ]
@@ -128,7 +130,7 @@ def _completed(
         row = had.row.with_values(values, {name: had.lacks[j] for name, j in owners.items()})
     except ValueError as error:
         return raised(had.row.run, error)
-    if measured_as in row.computed_as:
+    if measured_as in row.computed_as.split(", "):
         return row
     return row._replace(computed_as=f"{row.computed_as}, {measured_as}")
 

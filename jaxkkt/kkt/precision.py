@@ -17,13 +17,14 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
     A residual of 1e-6 is a difference of numbers of size 1, which float32 resolves to 1e-7: the
     linear systems on the way there need more. Works under `jit` and `vmap` of 32-bit callers, too.
-    The results come back in the precision of the first array that it was given, the network's.
+    The results come back in the precision of the first array that it was given, the network's, and
+    in no less than float32.
     """
 
     @wraps(function)
     def wide(*args: P.args, **kwargs: P.kwargs) -> R:
         given = (leaf.dtype for leaf in jax.tree.leaves((args, kwargs)) if _is_float(leaf))
-        precision = jax.dtypes.canonicalize_dtype(next(given, float))
+        precision = jax.dtypes.canonicalize_dtype(np.promote_types(next(given, float), np.float32))
         with jax.enable_x64(True):
             args, kwargs = _cast((args, kwargs), jnp.float64)
             return _cast(function(*args, **kwargs), precision)

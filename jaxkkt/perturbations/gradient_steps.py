@@ -165,7 +165,7 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     status = jnp.where(nothing, StepStatus.NO_GRADIENT, status)
     status = jnp.where(finite, status, StepStatus.NON_FINITE).astype(jnp.int32)
     size = as_zeros(outputs, jnp.where(nothing | ~finite, jnp.nan, size))
-    flips = jnp.isfinite(size)
+    flips = jnp.isfinite(size)  # inf / norm would have no derivative that is a number
     eta = jnp.where(flips, ratio(jnp.where(flips, size, 0), norm), size)
     return GradientSteps(output, norm, eta, size, status)
 

@@ -55,7 +55,7 @@ def pgd(
     networks alone: grad l fades as exp(-margin), so on networks of large margins, such as those
     that the default protocol trains, that attack does not move and finds nothing.
 
-    Has derivatives by `jax.jacfwd`, and by `jax.grad` where `steps` is not traced.
+    Has derivatives by `jax.jacfwd`, and by `jax.grad` where `steps` is an int of Python.
     Cost: two products of n k d a step. Raises ValueError for a radius that is not positive and
     finite, or neither one nor one for each point, steps that are no integer from 1 on, labels other
     than -1 and 1 (and 0 for padding, a row of zeros), points that are not rows of the network's

@@ -133,7 +133,7 @@ def numbers_in(leaf: Any) -> np.ndarray:
 
 
 def _as_bytes(numbers: Any) -> np.ndarray:
-    """One array in place of many small ones takes a third of the time to write."""
+    """Many small arrays take longer to write than one."""
     return np.frombuffer(np.ascontiguousarray(numbers).tobytes(), np.uint8)
 
 
