@@ -1,5 +1,6 @@
 """The engine: lanes, streams and results."""
 
+import io
 import json
 import re
 from collections import deque
@@ -155,6 +156,16 @@ class TestRuns:
         # All but the last step of a run, which finds that it has converged.
         assert re.search(r"99\.\d% of lane-steps useful, 0\.0% of the work padding", shown)
         assert "nan" not in shown
+
+    @pytest.mark.parametrize("notebook", [True, False])
+    def test_a_notebook_shows_the_bar_and_a_file_does_not(self, notebook, monkeypatch):
+        """The stream of Jupyter's kernel says that it is no terminal: notebooks showed nothing."""
+        kind = type("OutStream", (io.StringIO,), {})
+        kind.__module__ = "ipykernel.iostream" if notebook else "io"
+        monkeypatch.setattr("sys.stderr", stream := kind())
+        sweep(jk.grid(d=8, samples=6, width=20, seed=range(3)), progress=None)
+        assert ("100%" in stream.getvalue()) is notebook
+        assert ("3/3 runs" in stream.getvalue()) is notebook
 
     @pytest.mark.parametrize("progress", [None, True])
     def test_where_there_is_no_standard_error(self, progress, monkeypatch):

@@ -167,7 +167,7 @@ def sweep(
     end the first error is raised.
     Ctrl-C and SIGTERM stop it after the chunk of steps under way, with what has ended saved, by
     `Stopped`, a KeyboardInterrupt; a second one at once.
-    `progress` shows a bar; by default where there is a terminal, and a line of logging now and then
+    `progress` shows a bar; by default in a terminal or notebook, and a line of logging now and then
     where there is none.
 
     Runs by a linear optimizer that differ in nothing but `target_log_loss`, `max_steps`, `ball` and

@@ -23,7 +23,7 @@ class Context:
 
     runs: Sequence[Run]
     folder: Path
-    # As in `engine.sweep`: None shows a bar on a terminal, False none.
+    # As in `engine.sweep`: None shows a bar in a terminal, False none.
     progress: bool | None = None
 
     def network(self, run: Run) -> Params:

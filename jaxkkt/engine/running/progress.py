@@ -1,4 +1,4 @@
-"""Progress of a sweep: a bar on a terminal, elsewhere a line of logging now and then."""
+"""Progress of a sweep: a bar in a terminal or notebook, elsewhere a line of logging now and then."""
 
 import logging
 import sys
@@ -12,28 +12,30 @@ from jaxkkt.engine.running.tally import Tally
 log = logging.getLogger("jaxkkt")
 
 SECONDS_BETWEEN_LINES = 60.0
+# A notebook's widget draws the bar by itself.
+BAR = "{bar}" if any(kind.__module__ == "tqdm.notebook" for kind in tqdm.__mro__) else "{bar:20}"
 
 
 class Meter:
     """Shows a `Tally` over the expected work.
 
-    `enabled` shows a bar, None only where standard error is a terminal; there lines of logging
-    stand in for it, one a minute. False shows nothing.
+    `enabled` shows a bar, None only where standard error is watched, in a terminal or notebook;
+    elsewhere lines of logging stand in for it, one a minute. False shows nothing.
     """
 
     def __init__(
         self, runs: int, work: float, done_work: float = 0, enabled: bool | None = None
     ) -> None:
         self._runs, self._work = runs, work
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._on_bar = terminal if enabled is None else enabled and sys.stderr is not None
+        there = sys.stderr is not None
+        self._on_bar = there and (_is_watched(sys.stderr) if enabled is None else enabled)
         self._in_log = enabled is None and not self._on_bar
         self._last = perf_counter()
         self._bar: Any = tqdm(
             total=1.0,
             initial=done_work / work,
             disable=not self._on_bar,
-            bar_format="{l_bar}{bar:20}| {elapsed}<{remaining}{postfix}",
+            bar_format="{l_bar}" + BAR + "| {elapsed}<{remaining}{postfix}",
             dynamic_ncols=True,
             smoothing=0.01,  # the time left goes by the last minute or so
         )
@@ -52,7 +54,10 @@ class Meter:
             self._last = perf_counter()
             log.info(text)
         self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(min((done_work + tally.work) / self._work, 1.0) - self._bar.n)
+        # To the very end, rounding or not: a notebook's bar that stops before it is red.
+        left = done_runs < self._runs
+        share = min((done_work + tally.work) / self._work, 1.0) if left else 1.0
+        self._bar.update(share - self._bar.n)
 
     def say(self, text: str) -> None:
         """A line at the end: beside the bar, or in the log."""
@@ -63,3 +68,9 @@ class Meter:
 
     def close(self) -> None:
         self._bar.close()
+
+
+def _is_watched(stream: Any) -> bool:
+    """Whether it goes to a terminal or, by Jupyter's kernel, to a notebook, which calls itself no
+    terminal."""
+    return stream.isatty() or type(stream).__module__.split(".")[0] == "ipykernel"
