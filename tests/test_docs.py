@@ -19,6 +19,7 @@ from sweeps import vardi_figures
 matplotlib.use("Agg")
 DOCS = Path(__file__).parent.parent / "docs"
 PACKAGE = DOCS.parent / "jaxkkt"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
 FULL = {"jk": "jaxkkt", "np": "numpy", "jnp": "jax.numpy"}
 NO_MODULES = {"results.nc", "state.level"}
 SCRIPT = "<!-- a script of its own -->\n"
@@ -35,7 +36,7 @@ def commands() -> list[str]:
     """The studies' command lines on all pages: `python -m sweeps.NAME OPTION ...`; but those of a
     loop over names, and that of the study that contributors are told to write."""
     found = []
-    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+    for page in PAGES:
         text = page.read_text()
         fenced = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
         lines = [line for block in fenced for line in block.splitlines()]
@@ -49,6 +50,23 @@ def commands() -> list[str]:
 def test_commands_of_the_pages_can_be_run(command):
     module, *arguments = shlex.split(command)
     importlib.import_module(f"sweeps.{module}").STUDY.read(arguments)
+
+
+def links(page: Path) -> list[Path]:
+    """The files that a page links to, each as far as its section."""
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    return [(page.parent / to).resolve() for to in targets if "://" not in to]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+def test_links_of_a_page_lead_somewhere(page):
+    assert [path for path in links(page) if not path.exists()] == []
+
+
+def test_all_pages_and_notebooks_are_listed():
+    listed = links(DOCS / "README.md")
+    there = [*DOCS.glob("*.md"), *(DOCS.parent / "notebooks").glob("*.ipynb")]
+    assert {path for path in there if path != DOCS / "README.md"} - set(listed) == set()
 
 
 def docstrings() -> list[tuple[str, str]]:
