@@ -1,4 +1,4 @@
-"""Progress of a sweep: a bar in a terminal or notebook, elsewhere a line of logging now and then."""
+"""Progress of a sweep: a bar in a terminal or notebook, elsewhere lines of logging."""
 
 import logging
 import sys
