@@ -146,7 +146,8 @@ class TestDraws:
             table = sweep([run])
             assert table.status.item() == jk.Status.CONVERGED
 
-    @pytest.mark.parametrize("own", [pytest.param(False, marks=pytest.mark.slow), True])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("own", [False, True])
     def test_runs_beside_one_of_the_buckets_own_size_are_drawn_at_theirs(self, own, monkeypatch):
         """Draws of one size, in a sweep so large that its shapes are not rounded: the device draws
         the runs of that size, the host the others."""

@@ -122,6 +122,7 @@ def test_many_are_saved_more_seldom(tmp_path, monkeypatch):
     assert began[2] - (began[1] + 40) == 40 / checkpoints.SHARE_FOR_CHECKPOINTS
 
 
+@pytest.mark.slow
 def test_another_stream_goes_on_from_what_one_has_saved(tmp_path):
     """Where that one had no memory for what came next, and gave its runs back."""
     (bucket,) = jk.plan_sweep(jk.grid(**SIZES)).buckets
@@ -236,6 +237,7 @@ def test_in_workers(tmp_path, killed):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_they_are_saved_at_a_stop(tmp_path, monkeypatch):
     """By the first signal, of the runs that are worth it."""
     monkeypatch.setattr(lanes, "SECONDS_WORTH_SAVING", 0.0)

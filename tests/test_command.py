@@ -164,6 +164,7 @@ class TestCommand:
         assert ran.returncode == 3
         assert (tmp_path / "written").exists()
 
+    @pytest.mark.slow
     def test_the_command_ends_well_where_nobody_reads_it(self):
         command, pipe = [sys.executable, "-m", "jaxkkt", "sweep"], subprocess.PIPE
         with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as ran:

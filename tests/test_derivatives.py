@@ -83,7 +83,8 @@ def test_bisection_has_the_derivative_of_the_exact_size():
         np.testing.assert_allclose(one, other, atol=1e-8)
 
 
-@pytest.mark.parametrize("which", [pytest.param("size", marks=pytest.mark.slow), "eta"])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["size", "eta"])
 def test_gradient_steps_have_the_derivatives_of_where_the_output_is_zero(which):
     """Over network and points, also where some do not flip."""
     given = problem()[:2]

@@ -277,6 +277,7 @@ class TestCores:
 
 @pytest.mark.usefixtures("one_lane")
 class TestExecutors:
+    @pytest.mark.slow
     def test_small_tasks_give_the_same_bits(self, monkeypatch, capsys):
         whole = sweep(RUNS)
         monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)

@@ -239,6 +239,7 @@ def test_published_rows_of_lazy_networks_say_what_their_page_says(store, network
     assert f"40 against 10, by d: {grown} times" in (DOCS / "lazy_mnist.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_study_is_a_page(tmp_path):
     (study,), _ = blocks("contributing.md")

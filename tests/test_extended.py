@@ -45,7 +45,8 @@ class TestExtended:
         monkeypatch.setattr(streams, "compile_bucket", None)
         xr.testing.assert_equal(sweep(RUNS[::-1], store=tmp_path), table)
 
-    @pytest.mark.parametrize("keep", [pytest.param(None, marks=pytest.mark.slow), "params"])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("keep", [None, "params"])
     def test_by_measurements(self, tmp_path, monkeypatch, keep):
         """Of kept networks they are made without training; others train again, to one network."""
         sweep(RUNS, store=tmp_path, keep=keep)

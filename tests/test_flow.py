@@ -128,9 +128,8 @@ def test_steps_begin_tiny_and_grow_as_the_gradient_allows(delta):
     assert np.all(np.isfinite(sizes([3e18, 1e30, 1e30, 3e18])))
 
 
-@pytest.mark.parametrize(
-    "scale", [pytest.param(s, marks=[pytest.mark.slow] * (s > 1e-6)) for s in SCALES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", SCALES)
 def test_neither_small_weights_nor_sliding_neurons_mislead_the_flow(scale):
     """A first step of 0.01 is hundreds of times as long as the smallest weights. From a tenth, seed
     1 has neurons that slide along kinks, where a step realizes half of its size however short."""
@@ -153,6 +152,7 @@ def test_a_run_ends_on_its_target(target):
     assert np.all((beyond >= 0) & (beyond < 0.011))
 
 
+@pytest.mark.slow
 def test_moments_are_met_and_change_nothing():
     """Log losses to within delta, those that one step passes, too; numbers of steps where they
     are. What is measured on the way leaves the run as it is."""

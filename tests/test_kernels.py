@@ -133,6 +133,7 @@ for function in functions:
 """
 
 
+@pytest.mark.slow
 def test_of_arguments_that_are_not_used_xla_is_not_told():
     """It would end the process. Compiled as users do, not as the tests."""
     command, env = [sys.executable, "-c", UNUSED], {**os.environ, "XLA_FLAGS": ""}

@@ -147,22 +147,17 @@ class TestTraining:
         assert found.status == Status.LEFT_BALL
         assert found.log_loss < -20
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("unchecked")  # optax's Adam promotes
     @pytest.mark.parametrize(
         "protocol",
         [
-            pytest.param(lazy.lazy_flow(2.0), marks=pytest.mark.slow),
+            lazy.lazy_flow(2.0),
             lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
-            pytest.param(
-                protocols.Protocol(
-                    optax.sgd(0.05, momentum=0.9), "logistic", 8, -30.0, trained=("w",), ball=2.0
-                ),
-                marks=pytest.mark.slow,
+            protocols.Protocol(
+                optax.sgd(0.05, momentum=0.9), "logistic", 8, -30.0, trained=("w",), ball=2.0
             ),
-            pytest.param(
-                protocols.Protocol(optax.adam(0.005), "logistic", trained=("w", "b"), ball=2.0),
-                marks=pytest.mark.slow,
-            ),
+            protocols.Protocol(optax.adam(0.005), "logistic", trained=("w", "b"), ball=2.0),
         ],
         ids=["flow", "descent", "momentum", "adam"],
     )

@@ -67,6 +67,7 @@ class TestOwn:
         ]
         assert found == [[256, 8], [20, 8], [20, 8], [6, 8]]
 
+    @pytest.mark.slow
     def test_what_a_network_started_from_is_taken_out_where_it_is_asked_for(self):
         def moved(params, start):
             return jnp.abs(params.w - start.w).max()

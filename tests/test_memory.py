@@ -73,6 +73,7 @@ def test_how_much_a_run_takes_is_told():
     assert told.startswith("no memory for 2 runs at a time, of about 3.0 MiB each")
 
 
+@pytest.mark.slow
 def test_where_not_even_idle_lanes_fit_it_is_told(eight_lanes, monkeypatch):
     """And does not wait for ever."""
     eight_lanes(8)
@@ -86,6 +87,7 @@ def test_where_not_even_idle_lanes_fit_it_is_told(eight_lanes, monkeypatch):
         sweep(RUNS)
 
 
+@pytest.mark.slow
 def test_where_idle_lanes_do_not_fit_there_are_fewer(eight_lanes, monkeypatch):
     eight_lanes(8)
     compiled, tried = streams.compile_bucket, []

@@ -88,6 +88,7 @@ class TestReading:
             sweep(jk.grid(**axes, seed=9, measure=others), store=tmp_path)
         assert "measure:" not in str(refused.value)
 
+    @pytest.mark.slow
     def test_runs_that_columns_do_not_tell_apart_are_all_there(self, tmp_path):
         """A run with a curve and one without, own arrays of one label."""
         curve = jk.Curve([-1, -5])

@@ -301,6 +301,7 @@ with Store(sys.argv[1]).writing({}) as writer:
         with Store(tmp_path).writing({}):
             assert [record.value for record in Store(tmp_path).records()] == [1]
 
+    @pytest.mark.slow
     def test_shards_write_side_by_side(self, tmp_path):
         with only_writer(tmp_path, "1-of-2"), only_writer(tmp_path, "2-of-2"):
             with pytest.raises(Busy, match="which has the shard 1-of-2"), only_writer(tmp_path):

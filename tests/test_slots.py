@@ -66,7 +66,9 @@ def test_rows_are_made_while_others_train(monkeypatch):
     assert {row.run for row in rows} == set(RUNS)
 
 
-@pytest.mark.parametrize("moment", [0, 1, 4, 5])
+@pytest.mark.parametrize(
+    "moment", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 5))]
+)
 def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypatch, moment):
     whole = sweep(RUNS)
     measure, begun = slots.measure_batch, []

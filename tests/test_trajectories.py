@@ -239,7 +239,8 @@ class Rank(jk.Measurement):
         return {"rank": np.linalg.matrix_rank(np.asarray(params.w))}
 
 
-@pytest.mark.parametrize("measure", [pytest.param(squared_norm, marks=pytest.mark.slow), Rank])
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", [squared_norm, Rank])
 def test_workers_whose_functions_compute_something_else_are_refused(tmp_path, monkeypatch, measure):
     """A worker imports a module anew, and knows no global that was set in it after its import. It
     was not asked beside a measurement of which nobody can tell what it computes."""

@@ -140,7 +140,10 @@ def test_the_smallest_number_comes_first(lanes):
     assert some.steps.tolist() == [0, 2, 2, 0]
 
 
-@pytest.mark.parametrize(("lanes", "slots"), [(1, 4), (2, 8), (4, 4)])
+@pytest.mark.parametrize(
+    ("lanes", "slots"),
+    [(2, 8), *(pytest.param(*some, marks=pytest.mark.slow) for some in ((1, 4), (4, 4)))],
+)
 def test_no_run_waits_for_those_that_came_after_it(monkeypatch, lanes, slots):
     """Chunks end where runs do not: others fill the slots of those that ended in between."""
     monkeypatch.setattr(loop, "CHUNK_SECONDS", 0)
