@@ -206,7 +206,8 @@ def sweep(
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def show() -> None:
-        meter.show(together(tallies), len(rows), work)
+        if not stop.is_set():  # then it stays as it was: lanes end, and nothing compiles
+            meter.show(together(tallies), len(rows), work)
         collect()
 
     saved = None if store is None else store / CHECKPOINTS
