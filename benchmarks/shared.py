@@ -16,7 +16,7 @@ from typing import Any
 
 import jaxkkt as jk
 from benchmarks import timing
-from jaxkkt.caching import VARIABLE, keep_programs
+from jaxkkt.process.caching import VARIABLE, keep_programs
 
 
 def shared(count: int, processes: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ The names below are the public interface; the modules hold what each is made of.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jaxkkt import loaded
-from jaxkkt.garbage import importing
+from jaxkkt.process import loaded
+from jaxkkt.process.garbage import importing
 
 # The collector would look at all that these make again and again, a sixth of the time.
 with importing():
@@ -33,7 +33,6 @@ with importing():
         training,
     )
     from jaxkkt._version import __version__
-    from jaxkkt.caching import keep_programs
     from jaxkkt.datasets import Dataset
     from jaxkkt.engine import (
         Workers,
@@ -58,6 +57,7 @@ with importing():
         StepFlips,
     )
     from jaxkkt.networks import Params
+    from jaxkkt.process.caching import keep_programs
     from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
     from jaxkkt.runs.grid import grid
     from jaxkkt.runs.run import Curve, Run

@@ -13,11 +13,11 @@ from jaxkkt import datasets, networks, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import Params, value_and_pullback
+from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
 from jaxkkt.protocols import Training
 from jaxkkt.representations import Representation
-from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Count, Number, described
 from jaxkkt.training import Pause, Status
 

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.arithmetic import ratio, root, scale
-from jaxkkt.keys import unrolled
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -18,7 +16,14 @@ from jaxkkt.networks import (
     check_sizes,
     checked,
 )
-from jaxkkt.requirements import as_arrays, as_samples, require_both_labels, require_precision
+from jaxkkt.numerics.arithmetic import ratio, root, scale
+from jaxkkt.numerics.keys import unrolled
+from jaxkkt.numerics.requirements import (
+    as_arrays,
+    as_samples,
+    require_both_labels,
+    require_precision,
+)
 
 # Norms are summed over so many coordinates at a time.
 BLOCK = 16

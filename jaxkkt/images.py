@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from jaxkkt.datasets import Dataset
-from jaxkkt.files import write_whole
+from jaxkkt.process.files import write_whole
 
 SPLIT_SEED = 0
 # The test images' share of scikit-learn's digits, which have no split of their own.

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxkkt.arithmetic import lengths, ratio
 from jaxkkt.networks import Params, checked_network
+from jaxkkt.numerics.arithmetic import lengths, ratio
+from jaxkkt.numerics.requirements import one_or_each, require_not_negative, require_precision
 from jaxkkt.protocols import Protocol
-from jaxkkt.requirements import one_or_each, require_not_negative, require_precision
 from jaxkkt.specs.base import Number
 from jaxkkt.specs.optimizers import Descent, Flow
 

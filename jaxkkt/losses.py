@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxkkt.requirements import as_margins, as_mask
+from jaxkkt.numerics.requirements import as_margins, as_mask
 
 Margins = Float[Array, " m"]
 SampleLoss = Callable[[Margins], tuple[Margins, Margins]]

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import spans
-from jaxkkt.keys import unrolled
 from jaxkkt.networks import PRECISION
-from jaxkkt.requirements import (
+from jaxkkt.numerics.keys import unrolled
+from jaxkkt.numerics.requirements import (
     as_arrays,
     require_both_labels,
     require_counts,

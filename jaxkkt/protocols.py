@@ -9,8 +9,8 @@ import optax
 from jaxkkt import representations
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
+from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.representations import Representation
-from jaxkkt.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Count, Number, Spec, described
 from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
 

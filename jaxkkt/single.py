@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import datasets, representations, training
 from jaxkkt.datasets import Dataset
-from jaxkkt.derivatives import without_derivative
-from jaxkkt.keys import key_of, unrolled
 from jaxkkt.networks import Params
+from jaxkkt.numerics.derivatives import without_derivative
+from jaxkkt.numerics.keys import key_of, unrolled
 from jaxkkt.protocols import Protocol, flow_protocol
 from jaxkkt.training import Evaluation, State, Status
 

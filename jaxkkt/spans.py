@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.keys import unrolled
+from jaxkkt.numerics.keys import unrolled
 
 
 class Ambient(NamedTuple):

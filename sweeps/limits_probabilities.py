@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
-from jaxkkt.requirements import require_whole
+from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.theory import frei, vardi
 
 CONFIDENCE = 0.95

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.requirements import require_whole
+from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.specs.data.base import HELD_OUT
 from jaxkkt.theory import wang
 

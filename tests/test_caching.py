@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import jaxkkt as jk
-from jaxkkt import caching
+from jaxkkt.process import caching
 
 COMMAND = """
 import jax, jaxkkt as jk

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import jaxkkt as jk
-from jaxkkt import compiling
-from jaxkkt.compiling import OLDER_EMITTERS, quick_options
+from jaxkkt.numerics import compiling
+from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_options
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 

@@ -8,9 +8,9 @@ from weakref import ref
 
 import pytest
 
-from jaxkkt import files, garbage
-from jaxkkt.files import write_whole
-from jaxkkt.garbage import importing, seldom_collected, uncollected
+from jaxkkt.process import files, garbage
+from jaxkkt.process.files import write_whole
+from jaxkkt.process.garbage import importing, seldom_collected, uncollected
 
 
 def test_the_order_of_writing(tmp_path, monkeypatch):

@@ -23,7 +23,8 @@ sweep = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=0), progress=False)
 assert "matplotlib" not in sys.modules
 assert jk.plotting.STYLE.is_file() and "matplotlib.axes" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
-from jaxkkt import loaded, plotting
+from jaxkkt import plotting
+from jaxkkt.process import loaded
 assert plotting is jk.plotting and loaded.is_as_written()  # it changes nothing that is traced
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -88,7 +89,7 @@ def test_importing_the_package_leaves_its_objects_to_the_oldest_generation():
 import gc
 collections = []
 gc.callbacks.append(lambda phase, info: collections.append(info["generation"]))
-import jaxkkt.garbage
+import jaxkkt.process.garbage
 young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation)}
 assert gc.isenabled() and len(collections) < 30 and 2 not in collections, collections
 assert id(jaxkkt.__dict__) not in young and len(young) < 1000, len(young)

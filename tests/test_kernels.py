@@ -11,8 +11,9 @@ import pytest
 from cases import problem
 
 import jaxkkt as jk
-from jaxkkt import kernels, training
-from jaxkkt.kernels import numbers_of, one_kernel
+from jaxkkt import training
+from jaxkkt.numerics import kernels
+from jaxkkt.numerics.kernels import numbers_of, one_kernel
 
 
 def plain(state, b, c):
@@ -116,7 +117,7 @@ def test_only_a_cpu_and_versions_that_were_tried_are_asked_for_it(monkeypatch):
 
 UNUSED = """
 import jax, jax.numpy as jnp
-from jaxkkt.kernels import one_kernel
+from jaxkkt.numerics.kernels import one_kernel
 
 functions = (
     lambda a, b, c: (a + 1, 2.0),

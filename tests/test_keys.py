@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxkkt import datasets, mixtures, networks, spans
-from jaxkkt.keys import folded, key_of, unrolled
+from jaxkkt.numerics.keys import folded, key_of, unrolled
 from jaxkkt.specs.data.base import fold
 
 KEY = jax.random.key(20)

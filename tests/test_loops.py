@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxkkt import loops
+from jaxkkt.numerics import loops
 from jaxkkt.perturbations import rays
 
 

@@ -26,7 +26,7 @@ from requirement_cases import (
 
 import jaxkkt as jk
 from jaxkkt import kkt, lazy, mixtures, networks, perturbations
-from jaxkkt.requirements import as_arrays
+from jaxkkt.numerics.requirements import as_arrays
 from jaxkkt.theory import constructions, frei, vardi
 
 

@@ -9,7 +9,7 @@ from cases import CORNERS, assert_same_bits, lane, problem, stacked, train_lanes
 from jaxkkt import losses, networks, optimizers, representations, single, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.outcomes import Outcome
+from jaxkkt.numerics.outcomes import Outcome
 from jaxkkt.protocols import Protocol
 from jaxkkt.training import Status
 

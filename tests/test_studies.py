@@ -14,8 +14,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import jaxkkt as jk
-from jaxkkt import files, studies
+from jaxkkt import studies
 from jaxkkt.engine.tables import results as results_module
+from jaxkkt.process import files
 from jaxkkt.studies import command, study
 
 LOG = logging.getLogger("jaxkkt")

@@ -17,9 +17,10 @@ import pytest
 from jax import export
 
 import jaxkkt as jk
-from jaxkkt import engine, loaded, losses, optimizers, training
+from jaxkkt import engine, losses, optimizers, training
 from jaxkkt.engine.machine import traces
 from jaxkkt.engine.machine.traces import Program
+from jaxkkt.process import loaded
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_reloading_the_package_is_no_way_around(folder, monkeypatch):
 EDITS = """
 from pathlib import Path
 import jax
-from jaxkkt import loaded
+from jaxkkt.process import loaded
 from jaxkkt.engine.machine import traces
 jax.config.update("jax_compilation_cache_dir", str(Path.cwd()))
 print(loaded.__file__)
@@ -220,7 +221,7 @@ def test_files_that_are_edited_are_seen_at_once_and_by_the_next_process(tmp_path
         command = [sys.executable, "-c", EDITS]
         told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         where, before, after = told.stdout.split()
-        assert where == str(tmp_path / "jaxkkt" / "loaded.py")
+        assert where == str(tmp_path / "jaxkkt" / "process" / "loaded.py")
         assert after == "None"
         return before
 

@@ -18,13 +18,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.kkt import variables
 from jaxkkt.kkt.nearest import Problem, kinks, nearest, problem_of
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.kkt.systems import Point
 from jaxkkt.networks import PRECISION, Params, relu
-from jaxkkt.outcomes import Outcome
+from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
+from jaxkkt.numerics.outcomes import Outcome
 
 
 class CertificateStatus(Outcome):

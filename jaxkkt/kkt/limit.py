@@ -25,7 +25,7 @@ from jaxkkt import datasets
 from jaxkkt.kkt import variables
 from jaxkkt.kkt.soft_multipliers import soft_multipliers
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
-from jaxkkt.outcomes import Outcome
+from jaxkkt.numerics.outcomes import Outcome
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6

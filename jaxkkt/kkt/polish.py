@@ -28,14 +28,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
-from jaxkkt.derivatives import without_derivative
 from jaxkkt.kkt import polish_steps, variables
 from jaxkkt.kkt.nearest import multipliers
 from jaxkkt.kkt.precision import in_float64
 from jaxkkt.networks import PRECISION, Params, relu
-from jaxkkt.outcomes import Outcome
-from jaxkkt.requirements import require_counts, require_whole
+from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
+from jaxkkt.numerics.derivatives import without_derivative
+from jaxkkt.numerics.outcomes import Outcome
+from jaxkkt.numerics.requirements import require_counts, require_whole
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000

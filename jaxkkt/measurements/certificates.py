@@ -11,7 +11,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.kkt.certificate import as_budget, require_tolerance
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_whole
+from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.specs.base import described
 
 NOT_CERTIFIED = -1

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxkkt import mixtures, networks, perturbations
-from jaxkkt.arithmetic import lengths
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_points
+from jaxkkt.numerics.arithmetic import lengths
+from jaxkkt.numerics.requirements import require_points
 from jaxkkt.specs.data import round_up
 
 # Sizes at which the share of flipped points is recorded, in units of sqrt(d/k).

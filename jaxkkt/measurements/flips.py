@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import networks, perturbations
-from jaxkkt.arithmetic import lengths
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
+from jaxkkt.numerics.arithmetic import lengths
 from jaxkkt.perturbations import FlipStatus
 from jaxkkt.perturbations.rays import first_common
 from jaxkkt.perturbations.universal import require_slack

@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from jaxkkt import kkt
-from jaxkkt.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive, require_whole
+from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
+from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Number, described
 from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
 from jaxkkt.theory.points import NEAR

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import lazy, perturbations
-from jaxkkt.arithmetic import lengths, root
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive
+from jaxkkt.numerics.arithmetic import lengths, root
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.specs.base import Number, described
 
 

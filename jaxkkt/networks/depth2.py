@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxkkt.requirements import (
+from jaxkkt.numerics.requirements import (
     as_arrays,
     as_samples,
     on_device,

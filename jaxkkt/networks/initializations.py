@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxkkt.arithmetic import root
-from jaxkkt.keys import unrolled
 from jaxkkt.networks.depth2 import Params
+from jaxkkt.numerics.arithmetic import root
+from jaxkkt.numerics.keys import unrolled
 
 Size = int | Int[Array, ""]
 Scale = float | Float[Array, ""]

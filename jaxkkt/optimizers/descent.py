@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.optimizers.transformations import LinearTransformation, Real
-from jaxkkt.requirements import require_positive
 
 
 class CountState(NamedTuple):

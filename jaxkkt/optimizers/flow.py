@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxkkt.kernels import numbers_of, one_kernel
+from jaxkkt.numerics.kernels import numbers_of, one_kernel
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.optimizers.chebyshev import coefficients, fewest_gradients, stable_up_to
 from jaxkkt.optimizers.transformations import FlowTransformation, Real
-from jaxkkt.requirements import require_positive
 
 
 class LogLossTimeState(NamedTuple):

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.derivatives import as_zeros
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -21,9 +19,11 @@ from jaxkkt.networks import (
     value_and_input_gradient,
     value_and_input_gradient_from,
 )
-from jaxkkt.outcomes import Outcome
+from jaxkkt.numerics.arithmetic import lengths, ratio
+from jaxkkt.numerics.derivatives import as_zeros
+from jaxkkt.numerics.outcomes import Outcome
+from jaxkkt.numerics.requirements import as_arrays, as_positive, require_labels, require_rows
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
-from jaxkkt.requirements import as_arrays, as_positive, require_labels, require_rows
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
 # large products.

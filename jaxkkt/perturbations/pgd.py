@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxkkt.arithmetic import lengths, ratio, unit
-from jaxkkt.derivatives import without_derivative
 from jaxkkt.networks import Params, checked_samples, margins, value_and_input_gradient
-from jaxkkt.requirements import (
+from jaxkkt.numerics.arithmetic import lengths, ratio, unit
+from jaxkkt.numerics.derivatives import without_derivative
+from jaxkkt.numerics.requirements import (
     as_numbers,
     one_or_each,
     require_counts,

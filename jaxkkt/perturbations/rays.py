@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.arithmetic import ratio
-from jaxkkt.loops import while_going
 from jaxkkt.networks import PRECISION, relu
+from jaxkkt.numerics.arithmetic import ratio
+from jaxkkt.numerics.loops import while_going
 
 # Steps of Newton's method: it takes three on a ray that is nearly straight.
 TRIPS = 10

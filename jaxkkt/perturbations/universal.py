@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkkt.arithmetic import lengths, unit
-from jaxkkt.derivatives import as_zeros
 from jaxkkt.networks import (
     PRECISION,
     Params,
@@ -22,15 +20,10 @@ from jaxkkt.networks import (
     margins,
     preactivations,
 )
-from jaxkkt.outcomes import Outcome
-from jaxkkt.perturbations.rays import (
-    Ray,
-    first_common,
-    first_crossings,
-    first_flip,
-    stay_negative,
-)
-from jaxkkt.requirements import (
+from jaxkkt.numerics.arithmetic import lengths, unit
+from jaxkkt.numerics.derivatives import as_zeros
+from jaxkkt.numerics.outcomes import Outcome
+from jaxkkt.numerics.requirements import (
     as_arrays,
     as_margins,
     as_mask,
@@ -39,6 +32,13 @@ from jaxkkt.requirements import (
     require_one_number,
     require_points,
     require_whole,
+)
+from jaxkkt.perturbations.rays import (
+    Ray,
+    first_common,
+    first_crossings,
+    first_flip,
+    stay_negative,
 )
 
 # Breakpoints sorted at a time; blocks of padding alone are skipped.

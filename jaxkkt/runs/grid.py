@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxkkt.garbage import uncollected
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.protocols import PROTOCOLS, Protocol
 from jaxkkt.runs.run import Curve, Run, measurements
 from jaxkkt.specs import data, initializations, optimizers

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 from jaxtyping import PRNGKeyArray
 
-from jaxkkt.garbage import uncollected
-from jaxkkt.keys import key_of
 from jaxkkt.measurements import Flips, Measurement, measurement
+from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.requirements import require_whole
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.protocols import Protocol, Training
-from jaxkkt.requirements import require_whole
 from jaxkkt.runs.columns import SEED, columns_of, distinct, part_of
 from jaxkkt.specs import identity
 from jaxkkt.specs.base import MOST, Spec, described

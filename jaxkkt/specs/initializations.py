@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
-from jaxkkt.keys import key_of
 from jaxkkt.networks import Params
-from jaxkkt.requirements import require_positive
+from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
 from jaxkkt.specs.data import fold, round_up
 from jaxkkt.specs.identity import given, package_of, short_name

@@ -1,6 +1,6 @@
 """The kind of network that is trained, and its size."""
 
-from jaxkkt.requirements import require_whole
+from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.specs.base import Spec, described
 
 

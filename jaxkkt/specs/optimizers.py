@@ -14,8 +14,8 @@ from jaxtyping import Array
 
 from jaxkkt import optimizers
 from jaxkkt.networks import Params
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.optimizers import LARGEST, FlowTransformation, LinearTransformation
-from jaxkkt.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
 from jaxkkt.specs.identity import any_numbers, function_name, package_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxkkt.files import write_whole
+from jaxkkt.process.files import write_whole
 
 _OWNER, _CHECKSUM = "owner", "checksum"
 

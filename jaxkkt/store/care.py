@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxkkt.files import named, write_whole
+from jaxkkt.process.files import named, write_whole
 from jaxkkt.store.arrays import read_arrays
 from jaxkkt.store.lock import only_writer
 from jaxkkt.store.segments import SUFFIX, Segment, intact_lines, read, together

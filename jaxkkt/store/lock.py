@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from jaxkkt.files import named, write_whole
+from jaxkkt.process.files import named, write_whole
 
 WHOLE = "whole"
 # Looking whether somebody holds a lock takes it for a moment: one who looks at the same time waits.

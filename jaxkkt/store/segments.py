@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from jaxkkt.files import named, sync_folder
+from jaxkkt.process.files import named, sync_folder
 
 FORMAT = 4
 SUFFIX = ".rows"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from warnings import warn
 
-from jaxkkt.files import named
 from jaxkkt.networks import Params
+from jaxkkt.process.files import named
 from jaxkkt.store.arrays import read_arrays, write_arrays
 from jaxkkt.store.lock import WHOLE, only_writer
 from jaxkkt.store.segments import SUFFIX, Segment, Writer, read

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import jaxkkt
-from jaxkkt.garbage import left_at_exit
+from jaxkkt.process.garbage import left_at_exit
 from jaxkkt.studies import stores
 from jaxkkt.studies.claims import page
 from jaxkkt.studies.output import whether_read_or_not

@@ -11,7 +11,7 @@ import tyro
 
 from jaxkkt.engine.tables.results import save
 from jaxkkt.engine.tables.stored import read_rows, read_store
-from jaxkkt.files import named
+from jaxkkt.process.files import named
 from jaxkkt.store import Store, care
 from jaxkkt.training import SUCCEEDED, Status
 

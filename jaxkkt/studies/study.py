@@ -13,11 +13,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from jaxkkt import engine, plotting
-from jaxkkt.caching import keep_programs
 from jaxkkt.engine.machine.devices import environment, written_by
 from jaxkkt.engine.tables.results import save
-from jaxkkt.files import write_whole
-from jaxkkt.garbage import uncollected
+from jaxkkt.process.caching import keep_programs
+from jaxkkt.process.files import write_whole
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.run import unique
 from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged

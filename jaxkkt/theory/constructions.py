@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxkkt.arithmetic import lengths, ratio, scale, unit
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import (
     PRECISION,
@@ -24,9 +23,10 @@ from jaxkkt.networks import (
     relu,
     value_and_input_gradient,
 )
+from jaxkkt.numerics.arithmetic import lengths, ratio, scale, unit
+from jaxkkt.numerics.requirements import as_arrays, as_positive, as_samples, require_points
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
-from jaxkkt.requirements import as_arrays, as_positive, as_samples, require_points
 
 Points = Float[Array | np.ndarray, "n d"] | Sequence
 Labels = Float[Array | np.ndarray, " n"] | Sequence

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_arrays, as_positive, require_points
+from jaxkkt.numerics.requirements import as_arrays, as_positive, require_points
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product

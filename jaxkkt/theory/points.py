@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxkkt import networks
-from jaxkkt.arithmetic import ratio
 from jaxkkt.kkt import Certificate, kinks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
+from jaxkkt.numerics.arithmetic import ratio
 from jaxkkt.theory.checks import Assumption, below
 
 # How far from 0 a residual, a slackness and a preactivation's share of |(w_j, b_j)| |(x_i, 1)|,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.requirements import as_mask, as_positive, as_samples
+from jaxkkt.numerics.requirements import as_mask, as_positive, as_samples
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxkkt.arithmetic import lengths, ratio
-from jaxkkt.keys import key_of
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
+from jaxkkt.numerics.arithmetic import lengths, ratio
+from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.requirements import require_not_negative, require_positive
 from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
-from jaxkkt.requirements import require_not_negative, require_positive
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
 Point = Float[Array, " d"]

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxkkt import networks, representations
-from jaxkkt.arithmetic import ratio
 from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES, log_loss
 from jaxkkt.networks import Params
+from jaxkkt.numerics.arithmetic import ratio
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset
 from jaxkkt.training.evaluation import evaluate

@@ -1,6 +1,6 @@
 """How a run stands or ended."""
 
-from jaxkkt.outcomes import Outcome
+from jaxkkt.numerics.outcomes import Outcome
 
 
 class Status(Outcome):

@@ -10,8 +10,8 @@ from jaxtyping import Array
 
 from jaxkkt import representations
 from jaxkkt.datasets import Dataset
-from jaxkkt.kernels import numbers_of, one_kernel
 from jaxkkt.networks import Params
+from jaxkkt.numerics.kernels import numbers_of, one_kernel
 from jaxkkt.optimizers import update
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset

@@ -35,13 +35,13 @@ _STORED, _DRIVER, _DEVICES = (
     "engine/machine/devices.py",
 )
 _TRAJECTORIES, _TRACES = "engine/planning/trajectories.py", "engine/machine/traces.py"
-_LOADED = "loaded.py"
+_LOADED = "process/loaded.py"
 
 PROTECTIONS = (
     Protection(
         1,
         "fsync before a file is renamed",
-        "files.py",
+        "process/files.py",
         "            os.fsync(file.fileno())\n",
         "",
         "test_files.py",
@@ -49,7 +49,7 @@ PROTECTIONS = (
     Protection(
         1,
         "a file is written beside, then renamed",
-        "files.py",
+        "process/files.py",
         '    part = path.with_name(f"{path.name}.{token_hex(8)}.part")\n',
         "    part = path\n",
         "test_files.py",
@@ -57,7 +57,7 @@ PROTECTIONS = (
     Protection(
         1,
         "each writer of a file has a name of its own beside it",
-        "files.py",
+        "process/files.py",
         '    part = path.with_name(f"{path.name}.{token_hex(8)}.part")\n',
         '    part = path.with_name(f"{path.name}.part")\n',
         "test_files.py::test_two_writers_of_one_file",
@@ -65,7 +65,7 @@ PROTECTIONS = (
     Protection(
         1,
         "fsync of the folder after a rename",
-        "files.py",
+        "process/files.py",
         "        sync_folder(path.parent)\n",
         "",
         "test_files.py",
@@ -168,7 +168,7 @@ PROTECTIONS = (
     Protection(
         6,
         "errors name the file",
-        "files.py",
+        "process/files.py",
         "        raise OSError(error.errno, why, str(path)) from error\n",
         "        raise\n",
         "test_files.py",

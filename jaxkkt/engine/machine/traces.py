@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 from jax import export
 
-from jaxkkt.caching import make_private
 from jaxkkt.engine.machine.devices import device, environment
-from jaxkkt.files import write_whole
-from jaxkkt.loaded import is_as_written, was_always_so
+from jaxkkt.process.caching import make_private
+from jaxkkt.process.files import write_whole
+from jaxkkt.process.loaded import is_as_written, was_always_so
 from jaxkkt.specs.optimizers import Optax
 
 log = logging.getLogger("jaxkkt")

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxkkt import networks
-from jaxkkt.compiling import quick_jit
 from jaxkkt.networks import Params
+from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.optimizers import updates_by
 from jaxkkt.specs.optimizers import Optimizer
 from jaxkkt.specs.same import by_value

@@ -8,7 +8,7 @@ import jax
 
 from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.planning.trajectories import those_with
-from jaxkkt.garbage import uncollected
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.run import Run
 from jaxkkt.store.lock import WHOLE
 

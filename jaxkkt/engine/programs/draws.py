@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.machine import traces
 from jaxkkt.engine.machine.batches import over
@@ -20,6 +19,7 @@ from jaxkkt.engine.machine.packing import Layout, numbers
 from jaxkkt.engine.machine.traces import Program
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
+from jaxkkt.numerics.compiling import quick_options
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays, Data
 from jaxkkt.specs.initializations import Initialization

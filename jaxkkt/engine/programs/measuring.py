@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxkkt import datasets, networks
-from jaxkkt.compiling import quick_options
 from jaxkkt.engine.machine import traces
 from jaxkkt.engine.machine.batches import at, over
 from jaxkkt.engine.machine.devices import Here, device, here
@@ -24,6 +23,7 @@ from jaxkkt.engine.programs.names import refuse_twice, require_free_dimensions, 
 from jaxkkt.engine.programs.trained import Alone, Trained, network_like, points_like, stacked_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.networks import Params
+from jaxkkt.numerics.compiling import quick_options
 from jaxkkt.runs.run import Run
 
 Values = dict[str, Any]

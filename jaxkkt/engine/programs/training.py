@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxkkt import datasets, networks, training
-from jaxkkt.compiling import quick_options
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.machine import traces
 from jaxkkt.engine.machine.batches import at, over, put
@@ -28,8 +27,9 @@ from jaxkkt.engine.programs.measuring import compile_measurements
 from jaxkkt.engine.programs.telling import How, Telling
 from jaxkkt.engine.programs.trained import Trained, network_like, points_like, stacked_like
 from jaxkkt.engine.programs.trips import make_trips
-from jaxkkt.loaded import forget_changes
 from jaxkkt.networks import Params
+from jaxkkt.numerics.compiling import quick_options
+from jaxkkt.process.loaded import forget_changes
 from jaxkkt.runs.run import shuffle_key
 from jaxkkt.specs.identity import forget_specs
 from jaxkkt.specs.same import forget_results

@@ -15,8 +15,8 @@ from xarray.backends import H5NetCDFStore
 from jaxkkt.engine.programs.names import CURVE, require_one_rank
 from jaxkkt.engine.running.rows import ANCILLARY, Row
 from jaxkkt.engine.tables.records import Entry, RowKind, entries_of
-from jaxkkt.files import write_whole
-from jaxkkt.garbage import uncollected
+from jaxkkt.process.files import write_whole
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.columns import KINDS
 from jaxkkt.training import Status
 

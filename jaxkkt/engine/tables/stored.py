@@ -29,9 +29,9 @@ from jaxkkt.engine.tables.records import (
     known,
     record_of,
 )
-from jaxkkt.files import write_whole
-from jaxkkt.garbage import uncollected
 from jaxkkt.networks import Params
+from jaxkkt.process.files import write_whole
+from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.columns import Orders, distinct, in_order, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences

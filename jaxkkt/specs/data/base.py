@@ -11,8 +11,8 @@ from jaxtyping import PRNGKeyArray
 
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
-from jaxkkt.keys import folded, key_of
-from jaxkkt.requirements import LARGEST, require_whole
+from jaxkkt.numerics.keys import folded, key_of
+from jaxkkt.numerics.requirements import LARGEST, require_whole
 from jaxkkt.specs.base import Spec, described
 
 HELD_OUT = 256

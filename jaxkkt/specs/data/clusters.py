@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import mixtures
-from jaxkkt.compiling import quick_jit
-from jaxkkt.requirements import require_positive, require_whole
+from jaxkkt.numerics.compiling import quick_jit
+from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.specs.base import Number, described
 from jaxkkt.specs.data.distributions import Distribution
 

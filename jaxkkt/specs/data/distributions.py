@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import datasets, spans
-from jaxkkt.compiling import quick_jit
 from jaxkkt.datasets import Dataset
-from jaxkkt.keys import key_of
+from jaxkkt.numerics.compiling import quick_jit
+from jaxkkt.numerics.keys import key_of
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
 from jaxkkt.specs.identity import given, package_of, short_name

@@ -50,7 +50,7 @@ def _without_pythons(names: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 # As the import began; none where the package is in an archive.
-_FILES = {path: _about(path) for path in Path(__file__).parent.rglob("*.py")}
+_FILES = {path: _about(path) for path in Path(__file__).parents[1].rglob("*.py")}
 _noted: dict[ModuleType, list[_Noted]] = {}
 _changes: set[str] = set()
 

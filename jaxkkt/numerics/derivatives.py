@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxkkt.arithmetic import ratio
+from jaxkkt.numerics.arithmetic import ratio
 
 T = TypeVar("T")
 

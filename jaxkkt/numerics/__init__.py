@@ -1,0 +1,1 @@
+"""What functions on arrays are written with: checks, outcomes, arithmetic, loops, keys."""
