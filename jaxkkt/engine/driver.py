@@ -206,7 +206,7 @@ def sweep(
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def show() -> None:
-        if not stop.is_set():  # then it stays as it was: lanes end, and nothing compiles
+        if not stop.is_set() or len(rows) == len(mine):  # else it stays: nothing compiles now
             meter.show(together(tallies), len(rows), work)
         collect()
 

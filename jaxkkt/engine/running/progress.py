@@ -12,6 +12,8 @@ from jaxkkt.engine.running.tally import Tally
 log = logging.getLogger("jaxkkt")
 
 SECONDS_BETWEEN_LINES = 60.0
+# A notebook that is saved as it runs keeps each of them.
+SECONDS_BETWEEN_BARS = 1.0
 # A notebook's widget draws the bar by itself.
 BAR = "{bar}" if any(kind.__module__ == "tqdm.notebook" for kind in tqdm.__mro__) else "{bar:20}"
 
@@ -37,6 +39,7 @@ class Meter:
             disable=not self._on_bar,
             bar_format="{l_bar}" + BAR + "| {elapsed}<{remaining}{postfix}",
             dynamic_ncols=True,
+            mininterval=SECONDS_BETWEEN_BARS,
             smoothing=0.01,  # the time left goes by the last minute or so
         )
 
@@ -55,8 +58,8 @@ class Meter:
             log.info(text)
         self._bar.set_postfix_str(text, refresh=False)
         # To the very end, rounding or not: a notebook's bar that stops before it is red.
-        left = done_runs < self._runs
-        share = min((done_work + tally.work) / self._work, 1.0) if left else 1.0
+        unfinished = done_runs < self._runs
+        share = min((done_work + tally.work) / self._work, 1.0) if unfinished else 1.0
         self._bar.update(share - self._bar.n)
 
     def say(self, text: str) -> None:
