@@ -207,7 +207,7 @@ from jaxkkt.engine.machine import traces
 jax.config.update("jax_compilation_cache_dir", str(Path.cwd()))
 print(loaded.__file__)
 print(traces._path("this").name)
-path = Path(loaded.__file__).with_name("losses.py")
+path = Path(loaded.__file__).parents[1] / "losses.py"
 path.write_text(path.read_text() + "# edited")
 print(traces._path("this"))
 """
