@@ -4,7 +4,7 @@ import io
 import json
 import re
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import chain
 from threading import Barrier
 
@@ -23,6 +23,7 @@ from jaxkkt.engine.programs.draws import draw
 from jaxkkt.engine.programs.training import Programs, compile_bucket
 from jaxkkt.engine.running import lanes, slots, streams
 from jaxkkt.engine.running.lanes import run_bucket
+from jaxkkt.engine.running.progress import Meter
 from jaxkkt.engine.running.rows import Row
 from jaxkkt.engine.running.tally import Tally, together
 from jaxkkt.engine.tables import results
@@ -166,6 +167,15 @@ class TestRuns:
         sweep(jk.grid(d=8, samples=6, width=20, seed=range(3)), progress=None)
         assert ("100%" in stream.getvalue()) is notebook
         assert ("3/3 runs" in stream.getvalue()) is notebook
+
+    def test_a_bar_is_full_once_all_runs_have_ended(self):
+        """Sums of work are rounded, and a notebook's bar that stops short is red."""
+        with closing(Meter(runs=3, work=1.0, enabled=True)) as meter:
+            shares = []
+            for ended in (2, 3):
+                meter.show(Tally(), ended, 0.999)
+                shares.append(meter._bar.n)
+        assert shares == [0.999, 1]
 
     @pytest.mark.parametrize("progress", [None, True])
     def test_where_there_is_no_standard_error(self, progress, monkeypatch):
