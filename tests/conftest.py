@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import jax
 import jaxtyping
@@ -15,7 +17,23 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+check = jaxtyping.jaxtyped
+
+
+def _checked(function: Any = None, **settings: Any) -> Any:
+    """Functions that others make at each call take milliseconds to be checked: of these only those
+    whose arrays have shapes are."""
+    if function is None:
+        return partial(_checked, **settings)
+    if "<locals>" in getattr(function, "__qualname__", ""):
+        kinds = getattr(function, "__annotations__", {}).values()
+        if not any(isinstance(k, type) and issubclass(k, jaxtyping.AbstractArray) for k in kinds):
+            return function
+    return check(function, **settings)
+
+
 # The package must be imported after this. Numeric tower: a float parameter takes an int.
+jaxtyping.jaxtyped = _checked
 jaxtyping.install_import_hook(
     "jaxkkt", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 )

@@ -178,7 +178,7 @@ class TestCurves:
         y = np.array([1, -1, 1, -1, 1, -1], np.float32)
         data = [jk.data.Arrays(x[i], y, name=name) for i, name in enumerate("ab")]
         curve = jk.Curve([-500.0], measure=squared_norm)
-        axes = {"width": 5, "seed": range(2), "max_steps": 3, "measure": squared_norm}
+        axes = {"width": 20, "seed": range(2), "max_steps": 3, "measure": squared_norm}
         table = sweep(jk.grid(data=data, **axes, curve=curve))
         assert (table.steps == 3).all()
         assert np.isnan(table.curve_squared_norm).all()

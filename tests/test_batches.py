@@ -28,6 +28,7 @@ from jaxkkt.specs.same import by_identity
 
 SHAPES = ((7, 9, 21), (16, 16, 32), (256, 256, 256))
 KINDS = (jk.data.Sphere, jk.data.UnitSphere, jk.data.Gaussian)
+OWN = jk.data.Arrays(np.eye(6, 8, dtype=np.float32), np.float32([1, -1, 1, -1, 1, -1]))
 
 
 class TestPacking:
@@ -137,10 +138,9 @@ class TestDraws:
                 x = np.random.default_rng(seed).normal(size=(self.samples, self.d))
                 return jk.Dataset(x.astype(np.float32), np.resize([1.0, -1.0], self.samples))
 
-        arrays = jk.data.Arrays(np.eye(3, dtype=np.float32), np.float32([1, -1, 1]))
-        for data in (arrays, Odd(d=3, samples=3)):
-            (run,) = jk.grid(data=data, width=5, seed=0)
-            start, points = drawing_of(run, (3, 3, 5)).specs
+        for data in (OWN, Odd(d=8, samples=6)):
+            (run,) = jk.grid(data=data, width=20, seed=0)
+            start, points = drawing_of(run, (6, 8, 20)).specs
             assert start is not None
             assert points is None
             table = sweep([run])
@@ -178,7 +178,7 @@ class TestDraws:
             y = jnp.where(jax.random.bits(key) % 2 == 0, 1.0, jnp.resize(jnp.array([1.0, -1.0]), 6))
             return jax.random.normal(key, (samples, dim)), y
 
-        runs = jk.grid(data=one_class, d=4, samples=6, width=20, seed=range(8))
+        runs = jk.grid(data=one_class, d=8, samples=6, width=20, seed=range(8))
         table = sweep(runs).squeeze()
         refused = table.status.values == jk.Status.RAISED
         assert 0 < refused.sum() < 8
@@ -289,8 +289,7 @@ def test_what_is_drawn_on_the_device_is_not_drawn_by_the_host(monkeypatch):
 
 def test_own_data_are_sent_once(monkeypatch):
     monkeypatch.setattr(draws, "stacked", lambda *_: pytest.fail("sent again"))
-    data = jk.data.Arrays(np.eye(3, dtype=np.float32), np.float32([1, -1, 1]))
-    runs = jk.grid(data=data, width=20, seed=range(40))
+    runs = jk.grid(data=OWN, width=20, seed=range(40))
     assert (sweep(runs).status == jk.Status.CONVERGED).all()
 
 
@@ -318,7 +317,7 @@ def test_runs_that_lack_the_same_are_measured_as_one_group(tmp_path, monkeypatch
         groups.append(len(alike))
         return alike, jobs
 
-    sizes = {"d": 6, "samples": 4, "width": 5, "seed": range(4), "max_steps": 3}
+    sizes = {"d": 8, "samples": 6, "width": 20, "seed": range(4), "max_steps": 3}
     sweep(jk.grid(**sizes, measure=()), store=tmp_path, keep="params")
     monkeypatch.setattr(measuring, "jobs_of", counted)
     sweep(jk.grid(**sizes, measure=Total()), store=tmp_path)

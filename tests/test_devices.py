@@ -1,28 +1,21 @@
-"""Sweeps on several devices, and in the workers of an executor."""
+"""Sweeps on several devices, and what of a device bits depend on."""
 
 import json
 import os
-import re
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-import xarray as xr
-from cases import rows_in, sweep
+from cases import sweep
 
 import jaxkkt as jk
 from jaxkkt.engine.machine.devices import cores, devices, environment, using
 from jaxkkt.engine.planning import lane_counts
 from jaxkkt.engine.planning.plan import plan
-from jaxkkt.engine.running import executors
-from jaxkkt.store import Writer
-
-RUNS = jk.grid(d=[8, 12], alpha=[0.8, 1.5], width=[20], seed=range(3))
 
 ON_DEVICES = """
 import json, sys, threading
@@ -71,25 +64,6 @@ if __name__ == "__main__":
         table = jk.sweep(runs, progress=False, **options)
     print(json.dumps([table.log_loss.item(), table.attrs["threads"]]))
 """
-
-
-IN_PROCESSES = """
-import json, multiprocessing, sys
-from concurrent.futures import ProcessPoolExecutor
-import jaxkkt as jk
-
-runs = jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0])
-with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-    table = jk.sweep(runs, progress=False, executor=executor)
-print(json.dumps(table.flip_size.values.ravel().tolist()))
-"""
-
-
-@pytest.fixture(scope="module")
-def whole():
-    table = sweep(RUNS)
-    assert not np.isnan(table.flip_size).any()  # two of them do not flip: inf
-    return table
 
 
 def test_the_environment_says_all_that_bits_depend_on():
@@ -198,52 +172,6 @@ class TestDevices:
                 np.testing.assert_array_equal(again.log_loss, found.log_loss.sel(seed=seeds))
 
 
-class Inline:
-    """The least that an executor can be: no thread, and tasks without callbacks."""
-
-    def __init__(self):
-        self.tasks = []
-
-    def submit(self, function, *args):
-        try:
-            outcome = function(*args)
-            task = SimpleNamespace(done=lambda: True, result=lambda: outcome)
-        except ValueError as error:
-            future = Future()
-            future.set_exception(error)
-            task = SimpleNamespace(done=lambda: True, result=future.result)
-        task.cancelled = False
-        task.cancel = lambda: setattr(task, "cancelled", True)
-        self.tasks.append(task)
-        return task
-
-
-@pytest.mark.slow
-def test_processes_give_the_same_bits():
-    here = sweep(jk.grid(d=[8, 12], samples=[6], width=[20], seed=[0]))
-    out = subprocess.run(
-        [sys.executable, "-c", IN_PROCESSES], check=True, capture_output=True
-    ).stdout
-    expected = here.flip_size.values.ravel()
-    assert np.isfinite(expected).all()
-    np.testing.assert_array_equal(np.array(json.loads(out)), expected)
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Functions whose signatures are checked cannot be pickled: they are kept, under a name."""
-    kept = {}
-
-    def dumps(work):
-        kept[name := os.urandom(8)] = work
-        return name
-
-    monkeypatch.setattr(
-        executors, "cloudpickle", SimpleNamespace(dumps=dumps, loads=kept.__getitem__)
-    )
-
-
-@pytest.mark.usefixtures("in_process", "unchecked")
 @pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 class TestCores:
@@ -275,118 +203,13 @@ class TestCores:
         assert "threads: 2 in the folder, 1 now" in other.stderr
 
 
-@pytest.mark.usefixtures("one_lane")
-class TestExecutors:
-    @pytest.mark.slow
-    def test_small_tasks_give_the_same_bits(self, monkeypatch, capsys):
-        whole = sweep(RUNS)
-        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
-        with ThreadPoolExecutor(2) as executor:
-            table = sweep(RUNS, progress=True, executor=executor)
-        xr.testing.assert_identical(table, whole)
-        shown = capsys.readouterr().err
-        assert "12/12 runs" in shown
-        assert re.search(r"\(tasks: 12\); (99|100)\.\d% of lane-steps useful", shown)
-
-    def test_a_stopped_sweep_goes_on_in_an_executor(self, tmp_path, monkeypatch):
-        whole = sweep(RUNS)
-        save, saved = Writer.add_all, []
-
-        def stop(self, *row):
-            if len(saved) >= 5:
-                raise KeyboardInterrupt
-            saved.extend(*row)
-            save(self, *row)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Writer, "add_all", stop)
-            with pytest.raises(KeyboardInterrupt):
-                sweep(RUNS, store=tmp_path)
-        executor = Inline()
-        table = sweep(RUNS, store=tmp_path, executor=executor)
-        xr.testing.assert_identical(table, whole)
-        trained = [row for task in executor.tasks for row in task.result()[0]]
-        assert len(trained) == 12 - len(saved)
-        assert 5 <= len(saved) < 12
-
-    def test_tasks_are_cancelled_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):
-        def full(self, *row):
-            raise OSError("no space left")
-
-        monkeypatch.setattr(Writer, "add_all", full)
-        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
-        executor = Inline()
-        with pytest.raises(OSError, match="no space left"):
-            sweep(RUNS[:3], store=tmp_path, executor=executor)
-        assert [task.cancelled for task in executor.tasks] == [False, True, True]
-
-    @pytest.mark.slow
-    def test_workers_keep_the_precision(self):
-        with jax.enable_x64(True), ThreadPoolExecutor(1) as executor:
-            table = sweep(RUNS[:1], executor=executor)
-        size = table.flip_size_exact.item()
-        assert np.isfinite(size)
-        assert size != float(np.float32(size))
-
-    def test_another_kind_of_worker_is_refused(self, monkeypatch):
-        monkeypatch.setitem(os.environ, "XLA_FLAGS", "")
-
-        class Elsewhere(Inline):
-            def submit(self, function, *args):
-                with monkeypatch.context() as patched:
-                    patched.setitem(os.environ, "XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-                    return super().submit(function, *args)
-
-        message = r"other bits than .*\n  xla_flags: '' in the sweep, '--xla.*in the worker"
-        with pytest.raises(ValueError, match=message):
-            sweep(RUNS[:1], executor=Elsewhere())
-
-    @pytest.mark.parametrize("change", ["jax_default_prng_impl", "jax_enable_x64"])
-    def test_settings_are_part_of_the_store(self, change, tmp_path):
-        sweep(RUNS[:1], store=tmp_path)
-        other = {"jax_default_prng_impl": "rbg", "jax_enable_x64": True}[change]
-        with using({change: other}), pytest.raises(ValueError, match=f"settings.{change}: .* now"):
-            sweep(RUNS[:1], store=tmp_path)
-
-    def test_a_task_that_fails_loses_no_other_row(self, tmp_path, monkeypatch):
-        class FirstFails(Inline):
-            def submit(self, function, *args):
-                task = super().submit(function, *args)
-                if len(self.tasks) == 1:
-                    future = Future()
-                    future.set_exception(ArithmeticError("no such number"))
-                    task.result = future.result
-                return task
-
-        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
-        with pytest.raises(ArithmeticError, match="no such number"):
-            sweep(RUNS[:3], store=tmp_path, executor=FirstFails())
-        assert len(rows_in(tmp_path)) == 2
-
-    def test_tasks_are_cancelled_when_one_cannot_be_submitted(self, monkeypatch):
-        class Full(Inline):
-            def submit(self, function, *args):
-                if len(self.tasks) == 2:
-                    raise OSError("the queue is full")
-                return super().submit(function, *args)
-
-        executor = Full()
-        monkeypatch.setattr(executors, "OPERATIONS_PER_TASK", 1)
-        with pytest.raises(OSError, match="the queue is full"):
-            sweep(RUNS[:3], executor=executor)
-        assert [task.cancelled for task in executor.tasks] == [True, True]
-
-    def test_forks_are_refused(self, monkeypatch):
-        monkeypatch.setattr(executors, "_IMPORTED_BY", -1)
-        with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="is a fork, in"):
-            sweep(RUNS[:1], executor=executor)
-
-    def test_there_is_work_for_many_workers(self):
-        planned = jk.plan_sweep(jk.grid(d=[40, 60], alpha=[1.0], width=[200], seed=range(200)))
-        parts = list(executors._parts(planned.buckets, ()))
-        assert 48 <= len(parts) <= 80
-        names = sorted(run.name for _, some in parts for one in some for run in one)
-        assert names == sorted(run.name for b in planned.buckets for run in b.runs)
+@pytest.mark.parametrize("change", ["jax_default_prng_impl", "jax_enable_x64"])
+def test_settings_are_part_of_the_store(change, tmp_path):
+    runs = jk.grid(d=8, samples=6, width=20, seed=0)
+    sweep(runs, store=tmp_path)
+    other = {"jax_default_prng_impl": "rbg", "jax_enable_x64": True}[change]
+    with using({change: other}), pytest.raises(ValueError, match=f"settings.{change}: .* now"):
+        sweep(runs, store=tmp_path)
 
 
 @pytest.mark.parametrize("setting", ["disable_jit", "debug_nans", "debug_infs"])

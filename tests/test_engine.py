@@ -326,7 +326,8 @@ class TestCombinations:
 
     def table(self, **more):
         sgd = jk.optimizer(optax.sgd, learning_rate=0.1)
-        runs = jk.grid(d=4, samples=3, width=5, seed=[0, 1], optimizer=["flow", sgd], **more)
+        sizes = {"d": 8, "samples": 6, "width": 20, "seed": [0, 1]}
+        runs = jk.grid(**sizes, optimizer=["flow", sgd], **more)
         return sweep([*runs, runs[0].with_seed(2)])
 
     def test_other_numbers_are_told_otherwise(self):

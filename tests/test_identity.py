@@ -260,7 +260,7 @@ def test_draws_that_raise_for_seed_0_have_no_identity():
     "pair",
     [
         lambda: [scaled(factor) for factor in (1.0, 2.0)],
-        lambda: [(factor * np.eye(4, 8, dtype=np.float32), [1.0, -1, 1, -1]) for factor in (1, 2)],
+        lambda: [(factor * np.eye(6, 8, dtype=np.float32), ALTERNATING[:6]) for factor in (1, 2)],
     ],
     ids=["functions", "arrays"],
 )
@@ -268,10 +268,10 @@ def test_what_an_own_function_or_array_changed_is_told(pair, tmp_path):
     """No column says that it has."""
     first, other = pair()
     axes = {"measure": squared_norm, "seed": 0}
-    axes |= {} if isinstance(first, tuple) else {"d": 5, "samples": 4}
-    jk.sweep(jk.grid(data=first, width=[3, 5], **axes), store=tmp_path)
+    axes |= {} if isinstance(first, tuple) else {"d": 8, "samples": 6}
+    jk.sweep(jk.grid(data=first, width=[18, 20], **axes), store=tmp_path)
     with pytest.raises(ValueError, match=r"What differs:\s+what own functions compute, or the num"):
-        jk.sweep(jk.grid(data=other, width=[5, 3], **axes), store=tmp_path)
+        jk.sweep(jk.grid(data=other, width=[20, 18], **axes), store=tmp_path)
 
 
 def test_numbers_drawn_by_numpy_are_refused():

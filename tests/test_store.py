@@ -252,7 +252,7 @@ def test_own_functions_may_go_to_another_folder(tmp_path, monkeypatch):
 
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    runs = jk.grid(d=6, samples=4, width=10, seed=0, max_steps=3, measure=Elsewhere)
+    runs = jk.grid(d=8, samples=6, width=20, seed=0, max_steps=3, measure=Elsewhere)
     jk.sweep(runs, store="out", keep="params", progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
     assert len(jk.read_rows("here/out")) == 1

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 import pytest
 import xarray as xr
 from cases import rows_in, sweep
-from test_devices import Inline
+from executor_cases import Inline
 
 import jaxkkt as jk
 from jaxkkt.engine.running import executors
