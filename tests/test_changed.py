@@ -107,8 +107,8 @@ def test_a_function_may_be_used_in_both_precisions():
             assert jk.sweep([one(measure=size, max_steps=1)])["size"].item() > 0
 
 
-KINDS = ["data", "measure", "a schedule"]
-MORE = ["a class", "initialization", "a factory of optimizers", "a transformation"]
+KINDS = ["data", "measure"]
+MORE = ["a schedule", "a class", "initialization", "a factory of optimizers", "a transformation"]
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def test_an_attack_has_derivatives_in_either_mode():
     assert apart < 1e-12
 
 
+@pytest.mark.slow
 def test_a_polished_network_has_none_over_the_points():
     """It was NaN."""
     params, x, y, _ = problem()

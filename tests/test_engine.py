@@ -43,7 +43,7 @@ class TestRuns:
 
     def test_rows_equal_runs_trained_alone(self, one_lane):
         runs = [
-            *jk.grid(d=[8, 12], alpha=[1.2], width=[20], seed=[3]),
+            *jk.grid(d=[8, 12], alpha=[1.0], width=[20], seed=[3]),
             *jk.grid(d=[12], alpha=[1.0], width=[20], seed=[3], loss=["logistic"]),
         ]
         table = sweep(runs)

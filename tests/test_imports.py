@@ -19,7 +19,7 @@ def test_importing_the_package_does_not_load_matplotlib():
     code = """
 import sys, jaxkkt as jk
 assert "matplotlib" not in sys.modules and "plotting" in dir(jk)
-sweep = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=0), progress=False)
+sweep = jk.sweep(jk.grid(d=8, samples=6, width=20, seed=0, measure=()), progress=False)
 assert "matplotlib" not in sys.modules
 assert jk.plotting.STYLE.is_file() and "matplotlib.axes" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules

@@ -60,6 +60,7 @@ def test_fewer_lanes_are_taken_and_recorded(eight_lanes, tmp_path, caplog):
     xr.testing.assert_allclose(table.drop_vars("steps"), whole.drop_vars("steps"), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_where_two_do_not_fit_the_runs_end_with_that(eight_lanes):
     tried = eight_lanes(1)
     with pytest.raises(Exception, match=r"no memory for 2 runs .*, of about 0\.0 MiB") as caught:
@@ -108,6 +109,7 @@ def test_where_idle_lanes_do_not_fit_there_are_fewer(eight_lanes, monkeypatch):
     assert tried == [8, 4, 2]
 
 
+@pytest.mark.slow
 def test_too_little_for_a_measurement_takes_fewer_lanes(eight_lanes, monkeypatch):
     eight_lanes(8)
     measure, failed = slots.measure_batch, []

@@ -105,7 +105,11 @@ class TestSteps:
         [
             (["--d", "50"], "d must be the square of an image's side, got 50"),
             (["--d", "81"], "64 pixels, got --d 81: take --source 'digits upsampled'"),
-            (["--samples", "1000"], "has 288 training images, but a run asks for 1000 samples"),
+            pytest.param(
+                ["--samples", "1000"],
+                "has 288 training images, but a run asks for 1000 samples",
+                marks=pytest.mark.slow,
+            ),
             (["--ball", "-1"], "ball (C0) must be positive and finite, got -1"),
             (["--source", "mnist"], "set the environment variable JAXKKT_MNIST"),
         ],
