@@ -110,6 +110,15 @@ def kills_itself(number):
     return Kills()
 
 
+def test_a_bar_that_is_stopped_does_not_say_that_it_compiles(one_lane, capsys):
+    runs = jk.grid(**SIZES, seed=range(12), measure=kills_itself(signal.SIGINT))
+    with pytest.raises(engine.Stopped):
+        sweep(runs, progress=True)
+    last = capsys.readouterr().err.rpartition("\r")[2]
+    assert "/12 runs, " in last
+    assert "compiling" not in last
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_stops_with_what_has_ended(number, code, one_lane):
     handlers = [signal.getsignal(one) for one in SIGNALS]
