@@ -115,7 +115,7 @@ def test_a_bar_that_is_stopped_does_not_say_that_it_compiles(one_lane, capsys):
     with pytest.raises(engine.Stopped):
         sweep(runs, progress=True)
     last = capsys.readouterr().err.rpartition("\r")[2]
-    assert "/12 runs, " in last
+    assert "/12 runs" in last
     assert "compiling" not in last
 
 
@@ -159,6 +159,14 @@ def test_a_command_that_is_not_sweeping_stops_at_once():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_handlers_that_are_not_pythons_are_left_alone(monkeypatch):
+    """Of a program that Python runs within: to put them back raised, after all was trained."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("replaced"))
+    with engine.listening() as asked:
+        assert not asked.is_set()
 
 
 def test_signals_of_other_threads_are_left_alone():

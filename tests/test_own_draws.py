@@ -79,3 +79,42 @@ class TestOwnDraws:
             jk.data.Arrays(x, y, x)
         with pytest.raises(ValueError, match="held-out points have dimension 2, the others 3"):
             jk.data.Arrays(x, y, x[:, :2], y)
+        with pytest.raises(ValueError, match="held-out points x_test and y_test: both labels must"):
+            jk.data.Arrays(x, y, x[y > 0], y[y > 0])
+
+    def test_arrays_are_the_same_in_either_precision(self):
+        """In 64 bits their runs had other names, and networks that were kept could not be read."""
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        mine = jk.grid(data=(x, y), width=3, seed=0)[0]
+        with jax.enable_x64(True):
+            same = jk.grid(data=(x, y), width=3, seed=0)[0]
+            longer = jk.grid(data=(x.astype(float) * 0.1, y.astype(float)), width=3, seed=0)[0]
+            shorter = jk.grid(data=((x * 0.1).astype(float), y.astype(float)), width=3, seed=0)[0]
+        assert same.data.x.dtype == np.float64
+        assert mine.name == same.name
+        assert longer.name != shorter.name
+
+    def test_a_function_that_has_fewer_points_than_are_held_out_is_told(self):
+        """It was measured at as many as it had, those of the training among them."""
+
+        def of_few(key, samples, dim):
+            x, y = stripes(key, 6, dim)
+            return x[:samples], y[:samples]
+
+        run = one(data=of_few)
+        assert run.data.draw_training(0).x.shape == (4, 5)
+        with pytest.raises(ValueError, match=r"was asked for x \(256, 5\) .*, and drew x \(6, 5\)"):
+            run.data.draw_held_out(0)
+
+    def test_a_list_in_a_field_is_told_of_its_own_part(self):
+        """Own arrays were blamed."""
+
+        class Levels(jk.Measurement):
+            levels: tuple = (1.0,)
+
+            def measure(self, params):
+                return {"levels": params.v[0]}
+
+        x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
+        with pytest.raises(ValueError, match=r"levels of 'levels' is \[1.0\], but a run has one"):
+            hash(jk.grid(data=(x, y), width=3, seed=0, measure=Levels(levels=[1.0]))[0])

@@ -9,7 +9,7 @@ import optax
 import pandas as pd
 import pytest
 import xarray as xr
-from cases import sweep
+from cases import squared_norm, sweep
 from store_cases import SIZES
 
 import jaxkkt as jk
@@ -109,6 +109,34 @@ class TestReading:
         assert read.status.size == table.status.size == 4
         found, expected = (sorted(t.log_loss.values.ravel().tolist()) for t in (read, table))
         assert found == expected
+
+    def test_what_was_measured_does_not_tell_runs_apart(self, tmp_path, recwarn):
+        """A table had the other arrays on the axis of what was measured, and no warning."""
+
+        def largest(params):
+            return abs(params.v).max()
+
+        x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+        y = np.array([1, -1, 1, -1, 1, -1], np.float32)
+        axes = {"width": 20, "seed": range(2), "max_steps": 3}
+        sweep(jk.grid(data=(x[0], y), **axes, measure=[squared_norm, largest]), store=tmp_path)
+        assert jk.read_store(tmp_path).status.size == 2
+        assert not recwarn.list
+        both = [(points, y) for points in x]
+        sweep(jk.grid(data=both, **axes, measure=squared_norm), store=tmp_path)
+        with pytest.warns(UserWarning, match="2 of 4 rows in .* have the columns and the seed"):
+            jk.read_store(tmp_path)
+
+    def test_a_curve_that_is_not_in_the_folder_is_told(self, tmp_path):
+        """More seeds were blamed, or own functions."""
+        axes = {**SIZES, "max_steps": 3, "measure": squared_norm}
+        sweep(jk.grid(**axes, seed=0), store=tmp_path)
+        more = jk.grid(**axes, seed=[0, 1], curve=jk.Curve([-1], measure=squared_norm))
+        with pytest.raises(
+            ValueError, match=r"What differs:\n  curve: .*: \['none'\].*log_losses"
+        ) as e:
+            sweep(more, store=tmp_path)
+        assert "seed:" not in str(e.value)
 
     def test_arrays_of_their_own_names_are_told_apart(self, tmp_path, recwarn):
         x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)

@@ -10,6 +10,7 @@ from cases import rows_in, sweep
 
 import jaxkkt as jk
 from jaxkkt import studies
+from jaxkkt.engine.planning.shards import share
 from jaxkkt.studies.command import main
 
 PROCESS = """
@@ -82,6 +83,26 @@ def test_a_part_with_fewer_runs_than_shards_goes_to_the_first(tmp_path, capsys):
     assert study.main(out) == 0
     assert sorted(tmp_path.glob("*/segments/*")) == segments
     assert (tmp_path / "small" / "results.nc").exists()
+
+
+def test_where_functions_lie_in_memory_moves_no_run_to_another_shard():
+    """Own functions of one name were in the order of their addresses, and other processes left
+    runs out."""
+
+    def weights(scale):
+        def start(key, width, dim):
+            return jk.networks.torch_linear(key, width, dim, scale)
+
+        return start
+
+    functions = [weights(scale) for scale in range(1, 9)]
+    found = []
+    for some in (functions, sorted(functions, key=id), sorted(functions, key=id, reverse=True)):
+        runs = jk.grid(d=8, samples=6, width=20, seed=0, initialization=some)
+        _, mine, _ = share(jk.plan_sweep(runs).buckets, runs, (1, 2))
+        assert [run for run in runs if run in mine] == runs[::2]
+        found.append(len(mine))
+    assert found == [4, 4, 4]
 
 
 @pytest.mark.parametrize("shard", ["3", "0/2", "3/2", "a/b", "1/2/3", "-1/2"])

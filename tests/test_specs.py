@@ -85,6 +85,19 @@ class TestSpec:
         with pytest.raises(ValueError, match="published must be True or False, got"):
             jk.StepFlips(published=value)
 
+    def test_a_whole_number_of_own_fields_is_one(self):
+        """3.0 equals 3: one was computed by what was compiled of the other."""
+
+        class Powers(jk.data.Distribution):
+            power: int = 1
+
+            def draw(self, key, samples, dim):
+                return jax.random.normal(key, (samples, dim)) ** self.power, jnp.ones(samples)
+
+        assert type(Powers(d=3, samples=4, power=np.int64(3)).power) is int
+        with pytest.raises(ValueError, match=r"power must be an integer, got 3\.0"):
+            Powers(d=3, samples=4, power=3.0)
+
     def test_a_bool_of_a_grid_is_true_or_false(self):
         with pytest.raises(ValueError, match="upsample must be True or False, got 'no'"):
             one(data="digits", d=25, upsample=[True, "no"])

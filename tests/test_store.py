@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import xarray as xr
-from cases import rows_in, sweep
+from cases import rows_in, squared_norm, sweep
 from store_cases import RUNS, SIZES, values
 
 import jaxkkt as jk
 from jaxkkt.engine.running import slots, streams
 from jaxkkt.engine.tables import stored
+from jaxkkt.engine.tables.stored import Stored
 from jaxkkt.store import Busy, Store, Writer
 
 
@@ -192,6 +193,21 @@ class TestStore:
         with pytest.raises(OSError, match=r"3 networks take 0.0 MiB, and .* has 0.0 MiB free"):
             sweep(RUNS, store=tmp_path, keep="params")
         assert not drawn
+
+    def test_room_is_asked_for_networks_that_are_to_be_kept_here(self, tmp_path, monkeypatch):
+        """It was for those of other shards, and for those that were there."""
+
+        def largest(params):
+            return abs(params.v).max()
+
+        asked = []
+        monkeypatch.setattr(Stored, "_require_room", lambda _, runs: asked.append(len(runs)))
+        runs = jk.grid(**SIZES, seed=range(3), max_steps=3, measure=squared_norm)
+        for shard in ((1, 2), (2, 2)):
+            sweep(runs, store=tmp_path, keep="params", shard=shard)
+        more = jk.grid(**SIZES, seed=range(4), max_steps=3, measure=[squared_norm, largest])
+        sweep(more, store=tmp_path, keep="params")
+        assert asked == [2, 1, 1]
 
     def test_all_but_the_segments_can_be_deleted(self, tmp_path, monkeypatch):
         table = sweep(RUNS, store=tmp_path)

@@ -113,6 +113,15 @@ class TestDamage:
         assert {path.name for path in (folder / "networks").iterdir()} == files
         jk.load_network(folder, RUNS[0])
 
+    def test_below_the_home_folder_it_is_found(self, swept, monkeypatch):
+        """`~` was a folder of that name, in which nothing was damaged."""
+        monkeypatch.setenv("HOME", str(swept))
+        assert care.verify("~/one") == []
+        self.network(swept / "one")
+        assert len(care.verify("~/one")) == 1
+        assert care.stores("~/one") == [swept / "one"]
+        assert len(care.merge(swept / "new", ["~/two"])) == 1
+
     def test_two_answers_are_told(self, swept, capsys):
         (segment,) = Store(swept / "one").segments()
         writer = Writer(swept / "one" / "segments", dict(segment.about))

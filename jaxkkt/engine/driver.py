@@ -206,8 +206,7 @@ def sweep(
     tallies = [Tally() for _ in range(planned.streams if executor is None else 0)]
 
     def show() -> None:
-        if not stop.is_set() or len(rows) == len(mine):  # else it stays: nothing compiles now
-            meter.show(together(tallies), len(rows), work)
+        meter.show(together(tallies), len(rows), work, stop.is_set())
         collect()
 
     saved = None if store is None else store / CHECKPOINTS

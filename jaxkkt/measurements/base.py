@@ -213,7 +213,13 @@ def require_axes(one: Measurement, returned: Mapping[str, Any]) -> None:
         told = f"`axes` of the measurement {one.label!r} names for {name!r}"
         for dim, some in along.items():
             _writable(dim, one)
-            if len(set(jsonable(list(some)))) < len(some):
+            known = jsonable(list(some))
+            if not all(isinstance(value, int | float | str) for value in known):
+                raise ValueError(
+                    f"{told} the values {list(some)} of {dim!r}, but those of a table's dimension "
+                    "are numbers or texts"
+                )
+            if len({value if value == value else None for value in known}) < len(known):
                 raise ValueError(f"{told} a value of {dim!r} twice: {list(some)}")
         if shape is None or (len(shape) == len(lengths) and all(map(int.__le__, shape, lengths))):
             continue

@@ -64,7 +64,7 @@ def _descent(
     ) -> tuple[Any, CountState]:
         log_rate = log_learning_rate(state.steps).astype(log_loss.dtype)
         if mean:
-            log_rate = log_rate - jnp.log(more["samples"]).astype(log_loss.dtype)
+            log_rate = log_rate - jnp.log(jnp.asarray(more["samples"], log_loss.dtype))
         scale = -jnp.exp(log_rate + log_loss)
         return jax.tree.map(lambda g: scale * g, updates), CountState(state.steps + 1)
 

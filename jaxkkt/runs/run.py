@@ -1,9 +1,10 @@
 """A run: one network trained on one dataset and measured, as data."""
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
@@ -300,7 +301,7 @@ def order_of(run: Run) -> tuple[Any, ...]:
     return run.seed, _told(run.apart_from_seed)
 
 
-@by_identity
+@partial(by_identity, everywhere=True)
 def _shared(*specs: Any) -> Same:
     return Same(specs)
 
@@ -312,7 +313,9 @@ def _hash_of(specs: Same) -> int:
 
 @of_same
 def _told(specs: Same) -> tuple[str, ...]:
-    return tuple(map(repr, specs))
+    """Without addresses, by which own functions of one name would be in another order in every
+    process, and shards would not fit together."""
+    return tuple(re.sub(r" at 0x[0-9a-f]+", "", repr(spec)) for spec in specs)
 
 
 @of_same

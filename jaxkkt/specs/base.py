@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
@@ -77,6 +78,7 @@ class Spec:
     _numeric: ClassVar[dict[str, type]] = {}
     _truths: ClassVar[tuple[str, ...]] = ()
     _floats: ClassVar[tuple[str, ...]] = ()
+    _wholes: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -91,6 +93,8 @@ class Spec:
         cls._truths = (*cls._truths, *(name for name, hint in hints.items() if hint is bool))
         floats = (name for name, hint in hints.items() if hint in (float, float | None))
         cls._floats = (*cls._floats, *floats)
+        wholes = (name for name, hint in hints.items() if hint in (int, int | None))
+        cls._wholes = (*cls._wholes, *wholes)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
@@ -116,6 +120,12 @@ class Spec:
             value = getattr(self, name)
             if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
                 object.__setattr__(self, name, float(value) + 0.0)
+        for name in self._wholes:  # 3.0 equals 3, and is written and computed with otherwise
+            value = getattr(self, name)
+            if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
+                if not isinstance(value, Integral):
+                    raise ValueError(f"{name} must be an integer, got {value!r}")
+                object.__setattr__(self, name, int(value))
         for name in self._truths:
             value = getattr(self, name)
             if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well
@@ -150,6 +160,9 @@ class Spec:
 
     def require_hashable(self) -> None:
         """Raises ValueError for a field whose value cannot be told from others by a hash."""
+        with suppress(TypeError):
+            hash(self)
+            return
         for name in self.field_names():
             value = getattr(self, name)
             try:

@@ -1,10 +1,12 @@
 """Results kept by what they were computed from, told by its identity or by its value."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from threading import Lock
 from typing import Any, TypeVar
+
+import jax
 
 T = TypeVar("T")
 
@@ -14,11 +16,24 @@ _FORGET: list[Callable[[], None]] = []
 
 class Same(tuple[Any, ...]):
     """A tuple that equals no other of its kind: a fast key of what is shared. Beside its items it
-    holds what was computed of it, see `of_same`."""
+    holds what was `computed` of it, see `of_same`."""
+
+    computed: dict[Any, Any]
+
+    def __new__(cls, items: Iterable[Any]) -> "Same":
+        same = super().__new__(cls, items)
+        same.computed = {}
+        return same
 
     __eq__ = object.__eq__
     __ne__ = object.__ne__
     __hash__ = object.__hash__
+
+
+def _settings() -> tuple[Any, ...]:
+    """How JAX computes in this thread, as far as it decides on numbers."""
+    config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_matmul_precision
 
 
 @dataclass(frozen=True)
@@ -41,20 +56,23 @@ def forget_results() -> None:
 
 
 def by_value(function: Callable[..., T]) -> Callable[..., T]:
-    """`functools.lru_cache` that `forget_results` clears."""
-    cached = lru_cache(MOST)(function)
+    """`functools.lru_cache` that `forget_results` clears, of each precision."""
+
+    @lru_cache(MOST)
+    def cached(_: Any, *args: Hashable) -> T:
+        return function(*args)
+
     to_forget(cached.cache_clear)
-    return cached
+    return wraps(function)(lambda *args: cached(_settings(), *args))
 
 
 def of_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
-    """Keeps what follows from a `Same` with it, for as long as it lives and `forget_results` is not
-    called: however many there are, each is looked at once."""
-    key = f"{function.__qualname__} {id(function)}"  # which lives as long as what is returned here
+    """Keeps what follows from a `Same` in a precision with it, for as long as it lives and
+    `forget_results` is not called: however many there are, each is looked at once."""
 
     @wraps(function)
     def call(same: Same) -> T:
-        since, now = same.__dict__, _SINCE[0]
+        since, now, key = same.computed, _SINCE[0], (function, *_settings())
         found = since.get(key)
         if found is None or found[0] is not now:
             found = since[key] = now, function(same)
@@ -75,13 +93,14 @@ def _forget_those_of_same() -> None:
 to_forget(_forget_those_of_same)
 
 
-def by_identity(function: Callable[..., T]) -> Callable[..., T]:
-    """`functools.lru_cache` for functions of objects that do not change, told apart by `is`.
+def by_identity(function: Callable[..., T], everywhere: bool = False) -> Callable[..., T]:
+    """`functools.lru_cache` for functions of objects that do not change, told apart by `is`; of
+    each precision, unless what they return is the same `everywhere`.
 
     A thousand runs share a few specs: comparing those by value would take longer than what is
     computed of them.
     """
-    kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
+    kept: dict[tuple[Any, ...], tuple[tuple[Any, ...], T]] = {}
     lock = Lock()
 
     def forget() -> None:
@@ -92,7 +111,7 @@ def by_identity(function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def call(*args: Any) -> T:
-        key = tuple(map(id, args))
+        key = (*map(id, args), *(() if everywhere else _settings()))
         found = kept.get(key)
         if found is None:
             # The arguments are kept too, so that their ids stay theirs.

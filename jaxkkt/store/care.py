@@ -19,7 +19,7 @@ def stores(folder: str | Path) -> list[Path]:
     """The stores in a folder: itself, or those below it, as a study of several parts has them, by
     links, too. Each once. Raises ValueError where there is none.
     """
-    found, seen = [], set()
+    folder, found, seen = Path(folder).expanduser(), [], set()
     for place, names, _ in os.walk(folder, followlinks=True):
         names.sort()
         if (real := os.path.realpath(place)) in seen:
@@ -37,8 +37,8 @@ def verify(folder: str | Path) -> list[str]:
 
     A last line that was cut short is no fault: so a killed process leaves its segment.
     """
-    problems, segments = [], []
-    for path in Store.existing(folder).paths():
+    store, problems, segments = Store.existing(folder), [], []
+    for path in store.paths():
         try:
             segment = read(path)
         except ValueError as error:
@@ -49,7 +49,7 @@ def verify(folder: str | Path) -> list[str]:
             lines = ", ".join(map(str, segment.damaged[:5]))
             problems.append(f"{path}: {len(segment.damaged)} damaged lines ({lines})")
     problems += _contradictions(segments)
-    return problems + [why for _, why in _damaged_arrays(Path(folder))]
+    return problems + [why for _, why in _damaged_arrays(store.folder)]
 
 
 def repair(folder: str | Path) -> list[str]:
@@ -89,7 +89,7 @@ def merge(into: str | Path, sources: Sequence[str | Path]) -> list[str]:
     with the same settings, different numbers.
     """
     done = []
-    for source in sources:
+    for source in (Path(one).expanduser() for one in sources):
         for found in stores(source):
             target = Store(Path(into) / found.relative_to(source))
             if target.folder.resolve() == found.resolve():

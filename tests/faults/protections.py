@@ -177,7 +177,7 @@ PROTECTIONS = (
         6,
         "room for networks is looked for first",
         _STORED,
-        "        self._require_room([run for run in kept if run not in self.rows])\n",
+        "        self._require_room([run for run in wanted if not self._has_network(run)])\n",
         "",
         "test_store.py::TestStore::test_networks_that_do_not_fit_the_disk",
     ),

@@ -166,6 +166,12 @@ def settings() -> dict[str, Any]:
     return {name: getattr(_CONFIG, name) for name in _SETTINGS}
 
 
+def _hardly_optimized() -> dict[str, Any]:
+    """The setting by which JAX compiles to other bits, where it is on: it is the process's."""
+    name = "jax_disable_most_optimizations"
+    return {name: True} if _CONFIG.values.get(name) else {}
+
+
 def refuse_debugging() -> None:
     """Raises ValueError under those of JAX's settings under which a sweep cannot be computed."""
     debugging = "jax_disable_jit", "jax_debug_nans", "jax_debug_infs"
@@ -188,7 +194,7 @@ class Here(NamedTuple):
 
 def here() -> Here:
     """The place and settings of this thread."""
-    return Here(device(), tuple(settings().items()))
+    return Here(device(), tuple((settings() | _hardly_optimized()).items()))
 
 
 @contextmanager
@@ -221,6 +227,7 @@ def environment() -> dict[str, Any]:
         "cpu_instructions": " ".join(simd["SIMD Extensions"]["found"]),
         "settings": settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **_hardly_optimized(),
         **({"threads": threads()} if here.platform == "cpu" else {}),
     }
 

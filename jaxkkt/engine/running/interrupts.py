@@ -66,7 +66,9 @@ def listening(command: bool = False) -> Iterator[Request]:
 
     request.sweeps = 0 if command else 1
 
-    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    # A handler that is not Python's, as of a program that Python runs within, is left alone.
+    mine = [number for number in SIGNALS if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, heard) for number in mine}
     _above.append(request)
     try:
         yield request

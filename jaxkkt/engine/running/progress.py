@@ -43,7 +43,7 @@ class Meter:
             smoothing=0.01,  # the time left goes by the last minute or so
         )
 
-    def show(self, tally: Tally, done_runs: int, done_work: float) -> None:
+    def show(self, tally: Tally, done_runs: int, done_work: float, stopping: bool = False) -> None:
         """`done_work` is that of the runs done, of the `work` of all."""
         text = f"{done_runs}/{self._runs} runs"
         if tally.log_losses:
@@ -51,7 +51,7 @@ class Meter:
                 f", {tally.busy_lanes}/{tally.lanes} lanes, {tally.steps_per_second:,.0f} steps/s, "
                 f"log L {min(tally.log_losses):.1f} to {max(tally.log_losses):.1f}"
             )
-        elif done_runs < self._runs:
+        elif done_runs < self._runs and not stopping:
             text += ", compiling"
         if self._in_log and perf_counter() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = perf_counter()

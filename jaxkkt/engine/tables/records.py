@@ -40,11 +40,12 @@ class RowKind:
 
 
 class Entry(NamedTuple):
-    """A row of a table: its kind and seed, and what was measured."""
+    """A row of a table: its kind and seed, what was measured, and what a store calls its run."""
 
     kind: RowKind
     seed: int
     values: Mapping[str, Any]
+    run: str = ""
 
 
 def entries_of(
@@ -160,7 +161,8 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
             kinds[key] = _kind_of(of_network, orders)
         for values in _versions(measured):
             ending = last.value["ending"]
-            found.append(Entry(kinds[key], last.value["seed"], {**ending, **values}))
+            seed, run = last.value["seed"], last.name
+            found.append(Entry(kinds[key], seed, {**ending, **values}, run))
     return found
 
 

@@ -32,7 +32,7 @@ from jaxkkt.engine.tables.records import (
 from jaxkkt.networks import Params
 from jaxkkt.process.files import write_whole
 from jaxkkt.process.garbage import uncollected
-from jaxkkt.runs.columns import Orders, distinct, in_order, values_of
+from jaxkkt.runs.columns import MEASURE, Orders, distinct, in_order, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE
@@ -114,7 +114,8 @@ class Stored:
         process writes there.
         """
         self._next = inf
-        self._require_room([run for run in kept if run not in self.rows])
+        wanted = (run for run in self._runs if run in kept and run not in self.rows)
+        self._require_room([run for run in wanted if not self._has_network(run)])
         with self._store.writing(self._environment, part, written_by=written_by()) as self._writer:
             self._read()
             self.drop(kept)
@@ -161,7 +162,12 @@ class Stored:
         if paths:
             self._writer.sync()
         for path in paths:
-            path.unlink()
+            path.unlink(missing_ok=True)
+
+    def _has_network(self, run: Run) -> bool:
+        """Whether that of a run that lacks measurements is kept."""
+        one = self.lacking.get(run)
+        return one is not None and self._store.has_network(run.name, one.row.network)
 
     def _require_room(self, runs: Collection[Run]) -> None:
         """Raises OSError where the disk has no room for the networks of these runs."""
@@ -237,7 +243,11 @@ class Stored:
         there = _by_column([in_order(specs[s], specs[s], orders) for s in sorted(specs)])
         there["seed"] = sorted({r.value["seed"] for r in mine})
         now = values_of(self._sweep, orders)
-        differing = differences(there, {name: some for name, some in now.items() if name in there})
+        there["curve"] = sorted({_curve_of(r) for r in mine})
+        now["curve"] = sorted({_in_words(run.to_json()["curve"]) for run in distinct(self._sweep)})
+        # More values than are there bar nothing, and nor does what is measured.
+        bar = [n for n in there if n != MEASURE and not {*there[n]} <= {*now.get(n, [])}]
+        differing = differences({n: there[n] for n in bar}, {n: now.get(n) for n in bar})
         differing = differing or ["what own functions compute, or the numbers in own arrays"]
         raise ValueError(
             f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "
@@ -275,8 +285,14 @@ def read_rows(folder: str | Path) -> pd.DataFrame:
 def _entries(folder: str | Path) -> list[Entry]:
     entries = entries_in(Store.existing(folder).records())
     kinds = dict.fromkeys(entry.kind for entry in entries)
-    told = {kind: json.dumps(kind.columns, sort_keys=True) for kind in kinds}
-    alike = len(entries) - len({(told[entry.kind], entry.seed) for entry in entries})
+    told = {kind: _told(kind.columns) for kind in kinds}
+    first: dict[Any, str] = {}
+    seen, alike = set[Any](), 0
+    for kind, seed, _, run in entries:
+        measured, others = told[kind]
+        # What was measured of one does not tell it from another run.
+        alike += first.setdefault((others, seed), run) != run or (measured, others, seed) in seen
+        seen.add((measured, others, seed))
     if alike:
         warn(
             f"{alike} of {len(entries)} rows in {folder} have the columns and the seed of another: "
@@ -289,8 +305,26 @@ def _entries(folder: str | Path) -> list[Entry]:
     return entries
 
 
+def _told(columns: Mapping[str, Any]) -> tuple[Any, str]:
+    """What columns say was measured, and all else that they say."""
+    others = {name: value for name, value in columns.items() if name != MEASURE}
+    return columns.get(MEASURE), json.dumps(others, sort_keys=True)
+
+
 def _raised(record: Record) -> bool:
     return has_spec(record) and "error" in record.value["ending"]
+
+
+def _curve_of(record: Record) -> str:
+    known = record.segment.definitions
+    return _in_words(known[known[record.value["spec"]]["is"]["curve"]])
+
+
+def _in_words(curve: Mapping[str, Any] | None) -> str:
+    """A curve's JSON, without the kind of it."""
+    if curve is None:
+        return "none"
+    return ", ".join(f"{name} {value}" for name, value in curve.items() if name != "kind" and value)
 
 
 def _by_column(columns: Collection[Mapping[str, Any]]) -> dict[str, list[Any]]:

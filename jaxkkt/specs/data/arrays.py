@@ -54,7 +54,10 @@ class Arrays(Data, kw_only=False):
         if (self.x_test is None) != (self.y_test is None):
             raise ValueError("held-out points need both x_test and y_test: one is missing")
         if self.x_test is not None and self.y_test is not None:
-            datasets.validate(self.x_test, self.y_test)
+            try:
+                datasets.validate(self.x_test, self.y_test)
+            except ValueError as error:
+                raise ValueError(f"held-out points x_test and y_test: {error}") from error
             if self.x_test.shape[1] != self.d:
                 raise ValueError(
                     f"held-out points have dimension {self.x_test.shape[1]}, the others {self.d}"
@@ -80,9 +83,9 @@ class Arrays(Data, kw_only=False):
 
     @cached_property
     def content(self) -> str:
-        """A hash of all arrays."""
+        """A hash of all arrays: of the same numbers the same, whatever precision they are in."""
         held = (self.x, self.y, self.x_test, self.y_test)
-        return " ".join("" if a is None else digest_of_array(a) for a in held)
+        return " ".join("" if a is None else digest_of_array(_shortest(a)) for a in held)
 
     def values(self) -> dict[str, Any]:
         return {"d": self.d, "samples": self.samples}
@@ -101,12 +104,12 @@ class Arrays(Data, kw_only=False):
         return self.name
 
     def draw_training(self, seed: int) -> Dataset:
-        return on_host(self.x, self.y)
+        return _as_here(self.x, self.y)
 
     def draw_held_out(self, seed: int) -> Dataset | None:
         if self.x_test is None or self.y_test is None:
             return None
-        return on_host(self.x_test, self.y_test)
+        return _as_here(self.x_test, self.y_test)
 
     @property
     def may_hold_out(self) -> bool:
@@ -118,6 +121,23 @@ class Arrays(Data, kw_only=False):
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> "Arrays":
         raise ValueError("JSON holds the hash of an array, not its numbers: make the spec anew")
+
+
+def _as_here(x: np.ndarray, y: np.ndarray) -> Dataset:
+    """In the precision that JAX has now, which need not be that of when they were given."""
+    if _shortest(x).dtype.itemsize > _precision().itemsize:
+        raise ValueError(
+            "own arrays hold float64, which JAX would round to float32 here: sweep them where "
+            "jax_enable_x64 is on, as it was when jk.data.Arrays was made"
+        )
+    return on_host(x, y)
+
+
+def _shortest(array: np.ndarray) -> np.ndarray:
+    """In float32, where that holds the same numbers."""
+    with np.errstate(over="ignore"):
+        short = array.astype(np.float32)
+    return short if np.array_equal(short, array) else array
 
 
 def _precision() -> Any:

@@ -162,12 +162,13 @@ def checked(data: Data, x: Any, y: Any, samples: int, dim: int) -> Dataset:
             f"{data.label} was asked for x ({samples}, {dim}) and y ({samples},), and drew "
             f"x {np.shape(x)} and y {np.shape(y)}"
         )
-    dtype = jax.dtypes.canonicalize_dtype(float)
-    x, y = np.asarray(x, dtype), np.asarray(y, dtype)
-    datasets.validate(x, y)
-    return on_host(x, y)
+    found = on_host(x, y)
+    datasets.validate(*found)
+    return found
 
 
 def on_host(x: Any, y: Any) -> Dataset:
-    """Data as NumPy arrays: a device's memory is for what trains."""
-    return Dataset(x, y)
+    """Data as NumPy arrays, in JAX's precision: a device's memory is for what trains."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    of_numpy: Any = np.asarray(x, dtype), np.asarray(y, dtype)
+    return Dataset(*of_numpy)

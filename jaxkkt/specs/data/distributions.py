@@ -59,7 +59,8 @@ class Distribution(Sized):
     def draw_held_out(self, seed: int) -> Dataset | None:
         keys = self.test_key(seed), self.data_key(seed)
         x, y = jax.device_get(_drawn_test(self.sizeless(), *keys, self.d))
-        return checked(self, x, y, np.shape(y)[0], self.d)
+        by_draw = type(self).draw_test is Distribution.draw_test
+        return checked(self, x, y, HELD_OUT if by_draw else np.shape(y)[0], self.d)
 
     @property
     def traceable(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxkkt import images
 from jaxkkt.datasets import Dataset
 from jaxkkt.specs.base import described
-from jaxkkt.specs.data.base import Sized
+from jaxkkt.specs.data.base import Sized, on_host
 
 
 class _Images(Sized):
@@ -34,10 +34,10 @@ class _Images(Sized):
         order = np.random.default_rng(seed).permutation(len(y))
         first = [order[y[order] == label][0] for label in (1, -1)]
         rows = np.array([*first, *(i for i in order if i not in first)])[: self.samples]
-        return Dataset(x[rows], y[rows])
+        return on_host(x[rows], y[rows])
 
     def draw_held_out(self, seed: int) -> Dataset:
-        return self.images().test
+        return on_host(*self.images().test)
 
 
 class Digits(_Images):
