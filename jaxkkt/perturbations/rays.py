@@ -7,6 +7,7 @@ is 0 as a rule.
 
 from collections.abc import Callable
 from functools import partial
+from math import log2
 from typing import NamedTuple
 
 import jax
@@ -57,9 +58,11 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     rises = jnp.cumsum(bends) * jnp.diff(ends)
     values = jnp.cumsum(jnp.concatenate([ray.margin(after)[None], rises]))
 
-    # Rounding must not flip an output that is exactly 0, as where no neuron is on.
+    # Rounding must not flip an output that is exactly 0, as where no neuron is on. That of sums of
+    # very many neurons grows with how often they are halved.
     terms = jnp.sum(jnp.abs(weight * pre)) + ends * jnp.sum(jnp.abs(weight * slope))
-    flipped = values < jnp.where(ends == after, 0, -4 * jnp.finfo(values.dtype).eps * terms)
+    rounding = 4 * max(1.0, log2(len(ends)) - 10) * jnp.finfo(values.dtype).eps
+    flipped = values < jnp.where(ends == after, 0, -rounding * terms)
 
     def crossing(n: Array) -> Array:
         """The zero on the segment that ends at n: prefix sums find it, fresh values polish it."""

@@ -81,7 +81,8 @@ class ExactFlips(NamedTuple):
 
     sizes (m,): where each sample, chosen or not, first flips: 0 if it is misclassified, inf if it
         does not flip within the bracket, NaN for a padded sample.
-    unflips (m,): where it is first classified correctly again; inf if not up to the bracket.
+    unflips (m,): where it is first not misclassified any more, be its output 0 there; inf if not up
+        to the bracket.
     size, status: as in `Flip`, for all chosen samples at once.
     monotone: every chosen sample flips within the bracket and stays flipped up to its end. Then
         `size` is the largest of their `sizes`, and bisection finds it.
