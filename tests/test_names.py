@@ -110,7 +110,7 @@ class TestNamedDimensions:
             ({"rank": (1, 2, 3), "more": (1,)}, r"'more' of 1 values, but it is an array"),
             ({}, r"no dimension, but it is an array of shape \(3,\)"),
             ({"rank": (1, 2, 2)}, r"names for 'strongest' a value of 'rank' twice: \[1, 2, 2\]"),
-            ({"rank": (float("nan"), 1.0, float("nan"))}, r"a value of 'rank' twice: \[nan, 1.0, nan\]"),
+            ({"rank": (np.nan, 1.0, -float("nan"))}, r"of 'rank' twice: \[nan, 1.0, nan\]"),
             ({"rank": ((0, 1), (0, 2), (1, 2))}, r"'rank', but those of .* are numbers or texts"),
         ],
     )

@@ -9,15 +9,7 @@ from dataclasses import replace as replaced
 from difflib import get_close_matches
 from inspect import get_annotations
 from numbers import Integral, Real
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import jax
 import numpy as np
