@@ -99,6 +99,7 @@ class TestGrid:
             ({"data": of_width, "sigma": 2.0}, "'sigma' is a parameter of the function of_width, "),
             ({"data": Unannotated, "spread": 2}, "makes it one, `spread: jk.Number = 1.5`"),
             ({"data": [np.ones((3, 2)), np.ones(3)]}, r"one array, of shape \(3, 2\): give points"),
+            ({"data": [[np.ones((3, 2)), np.ones(3)]]}, r"several data are a list of tuples"),
             ({"optimizer": "adam"}, r"or one of optax's, such as jk.optimizer\(optax.adam"),
             ({"d": 5, "alpha": 1.0, "momentum": 0.5}, "no field is called 'momentum'"),
         ],

@@ -97,8 +97,10 @@ class TestWorkers:
             assert workers.submit(square, 3).result()[0] == 9
         with pytest.raises(RuntimeError, match="these workers were closed"):
             workers.submit(square, 1)
-        with pytest.raises(ValueError, match="at least 1 worker, got 0"):
+        with pytest.raises(ValueError, match="number of workers must be at least 1, got 0"):
             Workers(0)
+        with pytest.raises(ValueError, match="number of workers must be an integer, got '2'"):
+            Workers("2")
 
     def test_what_kills_them_is_told_and_the_others_go_on(self, tmp_path):
         with Workers(2) as workers:

@@ -278,7 +278,9 @@ def _data(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
         _require_takes("data", value, "key", "samples", "dim")
         return data.Function, (("function", value),)
     got = repr(value)
-    if shape := np.shape(value):
+    if isinstance(value, list):
+        got = "a list in a list: several data are a list of tuples, data=[(x, y), (x2, y2)]"
+    elif shape := np.shape(value):
         got = (
             f"one array, of shape {shape}: give points and labels as a tuple, data=(x, y); a list "
             "is an axis of several data"

@@ -83,6 +83,11 @@ def require_what_is_asked(run: Run) -> None:
             raise _has_no("test", run.data)
         if "truth" in required and not run.data.may_tell_truth:
             raise _has_no("truth", run.data)
+        if "curve" in required and run.curve is None:
+            raise ValueError(
+                "a measurement asks for the networks on a run's way, and the run has no curve: "
+                "curve=jk.Curve([-10, -30]) has two"
+            )
 
 
 @by_identity

@@ -13,6 +13,8 @@ from multiprocessing.process import BaseProcess
 from threading import Condition, Thread
 from typing import Any
 
+from jaxkkt.numerics.requirements import require_whole
+
 # A task that was running so many times when a process died is what kills them.
 KILLS = 3
 # Where so many died, for each that there should be, and no task came to its end, none will.
@@ -44,8 +46,7 @@ class Workers:
                 "a worker imports the script that starts it, and would start workers of its own: "
                 'put what starts them below `if __name__ == "__main__":`'
             )
-        if count < 1:
-            raise ValueError(f"a sweep needs at least 1 worker, got {count}")
+        require_whole("the number of workers", count, 1)
         self._count, self._pool = count, _new_pool(count)
         self._news, self._closed = Condition(), False
         self._waiting: deque[_Task] = deque()
