@@ -371,27 +371,6 @@ class TestOwn:
         with pytest.raises(ValueError, match="and 'own' has none"):
             jk.plan_sweep([*with_both, *jk.grid(data=(x, y), **axes)])
 
-    def test_a_curve_that_is_not_there_is_told_before_anything_runs(self):
-        """It was an AttributeError of the measurement's own, once all was trained."""
-
-        class Moments(jk.Measurement):
-            on_host = True
-
-            def measure(self, curve):
-                return {"moments": len(curve.v)}
-
-        class PerhapsMoments(jk.Measurement):
-            on_host = True
-
-            def measure(self, curve=None):
-                return {"moments": 0}
-
-        axes = {"d": 8, "samples": 6, "width": 20, "seed": 0}
-        assert jk.plan_sweep(jk.grid(**axes, measure=Moments, curve=jk.Curve([-1])))
-        assert jk.plan_sweep(jk.grid(**axes, measure=PerhapsMoments))
-        with pytest.raises(ValueError, match="the networks on a run's way, and the run has no cur"):
-            jk.plan_sweep(jk.grid(**axes, measure=Moments))
-
     def test_a_truth_of_keys_is_refused_before_anything_runs(self):
         class Keyed(jk.data.Distribution):
             def draw(self, key, samples, dim):

@@ -99,6 +99,9 @@ class TestWorkers:
             workers.submit(square, 1)
         with pytest.raises(ValueError, match="number of workers must be at least 1, got 0"):
             Workers(0)
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_text_is_no_number_of_them(self):
         with pytest.raises(ValueError, match="number of workers must be an integer, got '2'"):
             Workers("2")
 
