@@ -134,7 +134,6 @@ class Host(jk.Measurement):
 class TestCurves:
     LEVELS = (-1.0, -3.0, -10.0, -30.0, -60.0, -1000.0)
 
-    @pytest.mark.slow
     def test_a_curve_that_is_not_there_is_told_before_anything_runs(self):
         """It was an AttributeError of the measurement's own, once all was trained."""
 
@@ -156,6 +155,7 @@ class TestCurves:
         with pytest.raises(ValueError, match="the networks on a run's way, and the run has no cur"):
             jk.plan_sweep(jk.grid(**axes, measure=Moments))
 
+    @pytest.mark.slow
     def test_moments_are_those_of_training_through_levels(self):
         curve = jk.Curve(self.LEVELS, measure=jk.Flips())
         (run,) = jk.grid(d=8, samples=6, width=20, seed=0, curve=curve)
