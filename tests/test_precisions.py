@@ -50,7 +50,6 @@ def test_names_of_runs_do_not_depend_on_which_came_first():
 @pytest.mark.parametrize("kind", ["arrays", "images"])
 def test_points_of_the_host_are_in_the_precision_of_the_sweep(kind):
     """Programs of 64 bits were given 32."""
-    pytest.importorskip("sklearn")
     own = np.eye(6, 8, dtype=np.float32), np.resize([1.0, -1.0], 6).astype(np.float32)
     data = jk.data.Arrays(*own) if kind == "arrays" else jk.data.Digits(d=16, samples=6)
     (run,) = jk.grid(data=data, width=20, seed=0, max_steps=2, measure=())

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxkkt.specs.same import settings_of_numbers
+
 T = TypeVar("T")
 
 
@@ -85,8 +87,7 @@ class Used(NamedTuple):
         asked = signature(spec.computations).parameters
         mine = tuple((name, size) for name, size in sizes.items() if name in asked)
         told = spec if spec.told_by_values else any_numbers(spec)
-        config: Any = jax.config  # its attributes are those of the thread
-        return cls(told, mine, tuple(getattr(config, name) for name in _SETTINGS))
+        return cls(told, mine, settings_of_numbers())
 
 
 def refuse_changed(used: Used) -> None:
@@ -120,7 +121,6 @@ def forget_specs() -> None:
     digest_of.cache_clear()
 
 
-_SETTINGS = "jax_enable_x64", "jax_default_matmul_precision"
 # Functions and classes from outside the package, with what first used each.
 _FIRST: dict[Hashable, tuple[Any, Used]] = {}
 

@@ -30,7 +30,7 @@ class Same(tuple[Any, ...]):
     __hash__ = object.__hash__
 
 
-def _settings() -> tuple[Any, ...]:
+def settings_of_numbers() -> tuple[Any, ...]:
     """How JAX computes in this thread, as far as it decides on numbers."""
     config: Any = jax.config
     return config.jax_enable_x64, config.jax_default_matmul_precision
@@ -63,7 +63,7 @@ def by_value(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args)
 
     to_forget(cached.cache_clear)
-    return wraps(function)(lambda *args: cached(_settings(), *args))
+    return wraps(function)(lambda *args: cached(settings_of_numbers(), *args))
 
 
 def of_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
@@ -72,7 +72,7 @@ def of_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
 
     @wraps(function)
     def call(same: Same) -> T:
-        since, now, key = same.computed, _SINCE[0], (function, *_settings())
+        since, now, key = same.computed, _SINCE[0], (function, *settings_of_numbers())
         found = since.get(key)
         if found is None or found[0] is not now:
             found = since[key] = now, function(same)
@@ -111,7 +111,7 @@ def by_identity(function: Callable[..., T], everywhere: bool = False) -> Callabl
 
     @wraps(function)
     def call(*args: Any) -> T:
-        key = (*map(id, args), *(() if everywhere else _settings()))
+        key = (*map(id, args), *(() if everywhere else settings_of_numbers()))
         found = kept.get(key)
         if found is None:
             # The arguments are kept too, so that their ids stay theirs.

@@ -317,7 +317,8 @@ def _raised(record: Record) -> bool:
 
 def _curve_of(record: Record) -> str:
     known = record.segment.definitions
-    return _in_words(known[known[record.value["spec"]]["is"]["curve"]])
+    parts = known[record.value["spec"]].get("is", {})
+    return _in_words(known.get(parts.get("curve")))
 
 
 def _in_words(curve: Mapping[str, Any] | None) -> str:

@@ -125,7 +125,7 @@ class Arrays(Data, kw_only=False):
 
 def _as_here(x: np.ndarray, y: np.ndarray) -> Dataset:
     """In the precision that JAX has now, which need not be that of when they were given."""
-    if _shortest(x).dtype.itemsize > _precision().itemsize:
+    if x.dtype.itemsize > _precision().itemsize and _shortest(x) is x:
         raise ValueError(
             "own arrays hold float64, which JAX would round to float32 here: sweep them where "
             "jax_enable_x64 is on, as it was when jk.data.Arrays was made"
@@ -135,6 +135,8 @@ def _as_here(x: np.ndarray, y: np.ndarray) -> Dataset:
 
 def _shortest(array: np.ndarray) -> np.ndarray:
     """In float32, where that holds the same numbers."""
+    if array.dtype == np.float32:
+        return array
     with np.errstate(over="ignore"):
         short = array.astype(np.float32)
     return short if np.array_equal(short, array) else array
