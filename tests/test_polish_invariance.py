@@ -56,6 +56,27 @@ def test_rescaled_parameters(wide, c):
     np.testing.assert_allclose(got.angle, wide.polished.angle, rtol=ROOT)
 
 
+@pytest.mark.parametrize("c", [2.0**-40, 2.0**40])
+def test_data_in_another_unit(wide, c):
+    """A network of points of norm 1e11 was called POLISHED, and was none."""
+    x, y = (np.asarray(array) for array in wide.data)
+    w = np.asarray(wide.before.w)
+    v = np.linalg.lstsq(np.maximum(x @ w.T, 0), y, rcond=1e-12)[0]
+    expected = polish(Params(w, 0 * v, v), x, y, trained=("w", "v"))
+    got = polish(Params(w, 0 * v, v), c * x, y, trained=("w", "v"))
+    assert got.status == expected.status == PolishStatus.POLISHED
+    assert got.live == expected.live
+    np.testing.assert_allclose(got.normalized_margin / c, expected.normalized_margin, rtol=NEAR)
+    np.testing.assert_allclose(merged(got.params) * c, merged(expected.params), atol=ROOT)
+
+
+def test_biases_that_are_nothing_beside_the_data(wide):
+    x, y = 1e13 * np.asarray(wide.data.x), wide.data.y
+    got = polish(wide.before._replace(b=1e13 * wide.before.b), x, y)
+    assert got.status == PolishStatus.POLISHED
+    assert_kkt(certify(got.params, x, y, budget=ROOM["d > m"]))
+
+
 def test_inputs_rotated_with_the_weights(wide):
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0]
     w, x = np.asarray(wide.before.w), np.asarray(wide.data.x)

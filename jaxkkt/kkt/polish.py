@@ -166,12 +166,14 @@ def _polish(
     after = networks.squared_norm(polished)
     inner = sum(jnp.vdot(a, b, precision=PRECISION) for a, b in zip(polished, params, strict=True))
     cosine = inner * jax.lax.rsqrt(after) * jax.lax.rsqrt(before)
-    status = jnp.where(state.done, PolishStatus.POLISHED, PolishStatus.STOPPED_EARLY)
+    smallest_after = jnp.min(jnp.where(real, networks.margins(polished, x, y), jnp.inf))
+    classifies = (smallest_after > 0) & (after < jnp.inf)
+    done = state.done & classifies
+    status = jnp.where(done, PolishStatus.POLISHED, PolishStatus.STOPPED_EARLY)
     status = jnp.where(fit, status, PolishStatus.BIASES_UNCLEAR)
     status = jnp.where(feasible, status, PolishStatus.INFEASIBLE)
     status = jnp.where(finite, status, PolishStatus.NON_FINITE)
-    smallest_after = jnp.min(jnp.where(real, networks.margins(polished, x, y), jnp.inf))
-    worth = feasible & finite & fit & (smallest_after > 0) & (after < jnp.inf)
+    worth = feasible & finite & fit & classifies
 
     def known(value: Array) -> Array:
         return jnp.where(worth, value, jnp.nan)
@@ -258,7 +260,7 @@ def _network(
     coefficients, p = polish_steps.directions(problem, state.point, state.tangent)
     squared = jnp.sum(p**2, axis=1)
     length = jnp.sqrt(squared)
-    live = (state.weight > (1 - squared) / 2) & (length > 0.5)
+    live = polish_steps.outweighs(problem, state, (1 - squared) / 2) & (length > 0.5)
     size = jnp.sqrt(jnp.where(live, state.weight * length, 0))
     unit = coefficients * (size / jnp.where(live, length, 1))[:, None]
     zeros = jax.tree.map(jnp.zeros_like, params)

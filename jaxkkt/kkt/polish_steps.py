@@ -27,7 +27,7 @@ ERROR = 1e-9
 class Problem(NamedTuple):
     """points: z_i, in any basis of their span. sign: s_j of the working neurons. own: y_i = s_j.
 
-    boxes: every sample of the other class.
+    boxes: every sample of the other class. longest: the largest |z_i|.
     """
 
     points: Float[Array, "m r"]
@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     sign: Float[Array, " w"]
     own: Bool[Array, "w m"]
     boxes: Boxes
+    longest: Float[Array, ""]
 
 
 class State(NamedTuple):
@@ -58,7 +59,9 @@ def problem_of(points: Array, y: Array, sign: Array) -> Problem:
     real = y != 0
     side = y[None] * sign[:, None]
     every = jnp.broadcast_to(jnp.arange(y.size), side.shape)
-    return Problem(points, real, sign, side > 0, Boxes(every, side < 0))
+    squared = jnp.where(real, jnp.sum(points**2, axis=1), 0)
+    longest = jnp.sqrt(jnp.max(squared))
+    return Problem(points, real, sign, side > 0, Boxes(every, side < 0), longest)
 
 
 def start(problem: Problem, tangent: Array) -> State:
@@ -80,6 +83,12 @@ def directions(problem: Problem, point: Point, tangent: Array) -> tuple[Array, A
     taken = jnp.where(problem.boxes.real, point.products, 0)
     coefficients = jnp.where(tangent, point.multipliers[None], 0) - taken
     return coefficients, jnp.dot(coefficients, problem.points, precision=PRECISION)
+
+
+def outweighs(problem: Problem, state: State, slack: Array) -> Array:
+    """Whether neurons live: at a KKT point a weight is 0, or its slack. Weights are of the unit
+    1 / |z|, so that the answer does not depend on that of the data."""
+    return problem.longest * state.weight > slack
 
 
 def _step(problem: Problem, state: State) -> State:
@@ -165,7 +174,8 @@ def _renewed(problem: Problem, state: State) -> State:
     q = jnp.dot(state.weight, y * relu(along), precision=PRECISION)
     classifies = jnp.min(jnp.where(problem.real, q, jnp.inf)) > LEAST_MARGIN
     # Those that end in the network too, however little they weigh there: their tangents count.
-    live = (state.weight > LEAST_WEIGHT * jnp.max(state.weight)) | (state.weight > state.slack)
+    heavy = state.weight > LEAST_WEIGHT * jnp.max(state.weight)
+    live = heavy | outweighs(problem, state, state.slack)
     new = jnp.where((live & classifies)[:, None], problem.own & (along > 0), state.tangent)
     squared = jnp.sum(directions(problem, state.point, new)[1] ** 2, axis=1)
     roomy = jnp.maximum(state.slack, jnp.abs(1 - squared) / 2)
