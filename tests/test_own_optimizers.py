@@ -62,6 +62,21 @@ class TestOptimizers:
         run = one(optimizer=optax.adam, learning_rate=0.1)  # an axis gives it
         assert run.protocol.optimizer == jk.optimizer(optax.adam, learning_rate=0.1)
 
+    def test_a_rule_that_asks_for_the_loss_elsewhere_is_refused(self):
+        """It raised optax's own error from within a trace."""
+        with pytest.raises(ValueError, match="'value_fn'. A rule is given the gradient of log L"):
+            jk.sweep([one(optimizer=jk.optimizer(optax.lbfgs))])
+
+    def test_a_rule_that_asks_for_its_value_is_given_log_l(self):
+        """Polyak's rate is (value - f_min) / |gradient|^2: of log L it lowers log L by about that
+        much where it is smooth."""
+        rule = jk.optimizer(optax.polyak_sgd, max_learning_rate=1e9, f_min=-10.0)
+        rate = rule.transformation()
+        params = jk.Params(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3))
+        told = {"squared_norm": 12.0, "samples": 4}
+        got = jk.optimizers.update(rate, params, rate.init(params), params, log_loss=2.0, **told)
+        np.testing.assert_allclose(got[0].w, -np.ones((3, 2)), rtol=1e-6)
+
     def test_equal_settings_make_the_same_updates(self):
         params = jk.Params(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3))
         spec, plain = jk.optimizer(optax.adam, learning_rate=0.1).transformation(), optax.adam(0.1)
