@@ -301,9 +301,12 @@ class TestResults:
         with pytest.raises(ValueError, match=r"the table has no 'status'.*: keep it beside"):
             jk.summarize(table[["c"]], "c")
 
+    @pytest.mark.usefixtures("unchecked")
     def test_unknown_variable_lists_what_exists(self):
         with pytest.raises(ValueError, match=r"no variable 'k': choose from \['c', 'status'"):
             jk.summarize(self.table(), "k")
+        with pytest.raises(ValueError, match=r"name of one variable, as 'flip_size', got \['c'\]"):
+            jk.summarize(self.table(), ["c"])
 
     def test_rows_are_json_whatever_numpy_gave(self):
         table = sweep(jk.grid(d=8, samples=6, width=20, seed=0, max_steps=10))

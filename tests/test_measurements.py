@@ -3,6 +3,7 @@
 import inspect
 import threading
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -115,14 +116,17 @@ class TestOwn:
         params = jk.Params(jnp.ones((2, 2)), jnp.ones(2), jnp.ones(2))
         data = Dataset(jnp.ones((3, 2)), jnp.ones(3))
 
+        def jitted(function, **given):
+            return jax.jit(partial(function, **given))
+
         def last(params, data, factor):
             return factor * params.v.max() * data.y.sum()
 
         def first(factor, params, *, data):
             return last(params, data, factor)
 
-        for function in (last, first):
-            one = measurement(partial(function, factor=2.0))
+        for function, made in product((last, first), (partial, jitted)):
+            one = measurement(made(function, factor=2.0))
             assert (one.label, one.needs()) == (function.__name__, ("params", "data"))
             assert measured(one, params, data) == {function.__name__: 6}
         whatever = measurement(partial(lambda params, **rest: 0.0, factor=2.0))

@@ -290,7 +290,8 @@ def _traceable(value: Any) -> Any:
 
 def _needs(function: Callable[..., Any], label: str) -> Mapping[str, inspect.Parameter]:
     names = dict(inspect.signature(function).parameters)
-    for name in function.keywords if isinstance(function, partial) else ():
+    bound = inspect.unwrap(function)  # as by jax.jit(partial(...))
+    for name in bound.keywords if isinstance(bound, partial) else ():
         names.pop(name, None)
     unknown = [name for name in names if name not in NEEDS]
     if unknown:

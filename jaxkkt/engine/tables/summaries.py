@@ -45,7 +45,9 @@ def combinations(dataset: xr.Dataset, over: str | Sequence[str], name: str) -> x
 
 
 def require_variable(dataset: xr.Dataset, name: str) -> None:
-    """Raises ValueError unless this is a table that has the variable."""
+    """Raises ValueError unless this is a table that has the variable, told by its name."""
+    if not isinstance(name, str):
+        raise ValueError(f"give the name of one variable, as 'flip_size', got {name!r}")
     if not isinstance(dataset, xr.Dataset):
         raise ValueError(
             f"give the table and the name of a variable, got a {type(dataset).__name__}: statuses "
