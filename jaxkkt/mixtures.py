@@ -72,7 +72,9 @@ def means(
                 f"{clusters} orthogonal means and the direction that they may share need d >= "
                 f"{clusters + 1}, got d = {dim}"
             )
-        drawn = jnp.linalg.qr(drawn.T)[0].T
+        drawn, mixing = jnp.linalg.qr(drawn.T)
+        # Signs of its own would prefer some directions.
+        drawn = jnp.where(jnp.diagonal(mixing) < 0, -drawn, drawn).T
     unit = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
     rho = jnp.asarray(correlation, unit.dtype)
     mixed = jnp.sqrt(rho) * unit[:1] + jnp.sqrt(1 - rho) * unit[1:]

@@ -27,6 +27,13 @@ class TestDraws:
         expected = 40 * (rho + (1 - rho) * np.eye(6))
         np.testing.assert_allclose(means @ means.T, expected, atol=1e-4)
 
+    @pytest.mark.parametrize("arrangement", mixtures.ARRANGEMENTS)
+    def test_means_lie_in_any_direction(self, arrangement):
+        """Orthogonal ones had most of their q-th coordinates below 0: a factorization's choice."""
+        keys = jax.random.split(jax.random.key(0), 400)
+        drawn = jax.vmap(lambda key: mixtures.means(key, 3, 6, arrangement))(keys)
+        assert np.abs(drawn.mean(axis=0)).max() < 4 / np.sqrt(400)
+
     def test_means_on_the_sphere_are_nearly_orthogonal(self):
         means = mixtures.means(jax.random.key(2), 50, 2000)
         products = np.asarray(means @ means.T)[~np.eye(50, dtype=bool)] / 2000

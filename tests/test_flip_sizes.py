@@ -51,6 +51,15 @@ class TestFlips:
         if separable:
             assert float(found["on_margin_share"]) == pytest.approx(1 / 40)
 
+    def test_the_least_is_no_larger_than_the_exact_one(self):
+        """Of young networks bisection finds no size at which all stay flipped."""
+        (young,) = jk.grid(d=10, samples=8, width=10, seed=1, target_log_loss=-1)
+        params, data = trained_alone(young)
+        found = jax.jit(jk.Flips().measure)(params, data)
+        assert np.isinf(found["flip_size"])
+        assert found["flip_size_least"] <= found["flip_size_exact"] < np.inf
+        assert not found["flip_monotone"]
+
     def test_a_broken_network_has_no_sizes(self):
         """A neuron that is on for nobody, whose bias is -inf: all outputs are finite."""
         params, data = trained_alone(jk.grid(d=10, samples=8, width=50, seed=0)[0])

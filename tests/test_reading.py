@@ -242,7 +242,7 @@ def test_a_run_has_a_row_for_each_value_of_a_measurements_field(tmp_path, capsys
     for name in swept.data_vars:
         np.testing.assert_array_equal(read[name].transpose(*swept[name].dims), swept[name])
     assert main(["store", "list", str(tmp_path)]) == 0
-    assert "6 runs: 6 converged" in capsys.readouterr().out
+    assert "2 runs in 6 rows: 2 converged" in capsys.readouterr().out
     # What does not depend on the field belongs to all of its values.
     sweep(jk.grid(**SIZES, seed=range(2), measure=Plus), store=tmp_path)
     rows = jk.read_rows(tmp_path)

@@ -140,7 +140,7 @@ class TestStore:
         with pytest.raises(ValueError, match=r"holds 3 runs, and none of these") as caught:
             sweep(jk.grid(**SIZES, seed=range(3), delta=0.02), store=tmp_path)
         assert "only in the folder: [0.01], only now: [0.02]" in str(caught.value)
-        assert "Name another folder (--out, store=), or delete this one" in str(caught.value)
+        assert "Name another folder (--out, store=). A sweep can be ext" in str(caught.value)
         with pytest.raises(ValueError, match=r"seed: 3 in the folder, 1 now; .* only now: \[7\]"):
             sweep(jk.grid(**SIZES, seed=7), store=tmp_path)
 

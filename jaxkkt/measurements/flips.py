@@ -75,6 +75,8 @@ class Flips(Measurement):
         slacks = jnp.asarray((self.slack, *SLACKS), margins.dtype)
         none = jnp.zeros_like(real), jnp.full((), jnp.nan, margins.dtype)
         (_, smallest_size), sizes = jax.lax.scan(least, none, slacks)
+        # Early networks bend so much that no sample stays flipped, as bisection expects.
+        smallest_size = jnp.fmin(smallest_size, exact.size)
         known = exact.status != FlipStatus.NON_FINITE
         smallest_size, sizes = (jnp.where(known, a, jnp.nan) for a in (smallest_size, sizes))
         return {

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,12 +31,19 @@ def main(arguments: Sequence[str]) -> int:
         "export": export,
     }
     try:
-        return tyro.extras.subcommand_cli_from_dict(
-            commands, prog="jaxkkt store", description=__doc__, args=list(arguments)
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = _say
+            return tyro.extras.subcommand_cli_from_dict(
+                commands, prog="jaxkkt store", description=__doc__, args=list(arguments)
+            )
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+
+
+def _say(message: Warning | str, *_: Any) -> None:
+    """A warning without the line of source that gave it."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def list_(folder: Folder = Path("results")) -> int:
@@ -45,10 +53,12 @@ def list_(folder: Folder = Path("results")) -> int:
         segments = store.segments()
         rows = read_rows(path) if any(s.rows for s in segments) else {}
         print(path)
-        statuses = rows["status"] if len(rows) else ()
-        ends = Counter(Status(int(status)).name.lower() for status in statuses)
+        # A run has several rows where it was measured anew.
+        ended = rows.groupby("run").status.first() if len(rows) else ()
+        ends = Counter(Status(int(status)).name.lower() for status in ended)
         told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.items())
-        print(f"  {len(rows)} runs{': ' if told else ''}{told}")
+        more = f" in {len(rows)} rows" if len(rows) > len(ended) else ""
+        print(f"  {len(ended)} runs{more}{': ' if told else ''}{told}")
         for about in {str(_short(s.about)): _short(s.about) for s in segments if s.about}.values():
             print(f"  computed by {about}")
         kept = len(list((path / "networks").glob("*.npz")))
@@ -78,6 +88,7 @@ def failed(folder: Folder = Path("results"), traceback: bool = False) -> int:
         if "status" not in rows:
             continue
         bad = rows[~rows["status"].isin([int(status) for status in SUCCEEDED])]
+        bad = bad.drop_duplicates("run")
         found += len(bad)
         names = [name for name in ("samples", "d", "width", "seed") if name in bad]
         for _, row in bad.iterrows():

@@ -86,7 +86,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     found = _variables(entries, places, along, next(iter(moments), None))
     described = _described(kinds)
     data = {name: (*made, _attributes(name, described)) for name, made in found.items()}
-    attrs = {name: str(value) for name, value in settings.items()} | environments
+    attrs = environments | _as_text(settings)
     named = {dim: list(some.values()) for dim, some in along.items()}
     made = xr.Dataset(data, coords | moments | named, attrs)
     if by_alpha:
@@ -287,16 +287,20 @@ def _in_order(
 
 
 def _environments(entries: Sequence[Entry]) -> tuple[Sequence[Entry], dict[str, str]]:
-    """Where rows were computed in several environments: each with its own as a value, by its place
-    in the attribute that lists them."""
+    """Rows, and attributes that say where they were computed. Where that was in several
+    environments a row has its own as a value, by its place in the attribute that lists them."""
     kinds = dict.fromkeys(entry.kind for entry in entries)
     texts = {kind: json.dumps(kind.settings, sort_keys=True) for kind in kinds}
     found = sorted(set(texts.values()))
     if len(found) == 1:
-        return entries, {}
+        return entries, _as_text(next(iter(kinds)).settings or {})
     places = {kind: found.index(text) for kind, text in texts.items()}
     told = [e._replace(values={**e.values, "environment": places[e.kind]}) for e in entries]
     return told, {"environments": json.dumps([json.loads(text) for text in found], indent=1)}
+
+
+def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in settings.items()}
 
 
 def _varies(values: list[Any]) -> bool:

@@ -251,8 +251,8 @@ class Stored:
         differing = differing or ["what own functions compute, or the numbers in own arrays"]
         raise ValueError(
             f"{self._store.folder} holds {len({r.name for r in records})} runs, and none of these. "
-            "Name another folder (--out, store=), or delete this one. A sweep can be extended "
-            "there, by all it has and more. What differs:\n  " + "\n  ".join(differing)
+            "Name another folder (--out, store=). A sweep can be extended there, by all it has and "
+            "more. What differs:\n  " + "\n  ".join(differing)
         )
 
 
@@ -275,10 +275,14 @@ def read_store(folder: str | Path) -> xr.Dataset:
 def read_rows(folder: str | Path) -> pd.DataFrame:
     """All rows of a store, one a run: what the run is and what was measured, by column.
 
-    As `read_store`, but for arrays, which are lists here. Empty where there is no row.
+    As `read_store`, but for arrays, which are lists here. `run` is what the store calls a run,
+    which has several rows where it was measured in several ways. Empty where there is no row.
     """
     return pd.DataFrame(
-        [{**entry.kind.columns, "seed": entry.seed, **entry.values} for entry in _entries(folder)]
+        [
+            {**entry.kind.columns, "seed": entry.seed, "run": entry.run, **entry.values}
+            for entry in _entries(folder)
+        ]
     )
 
 
@@ -296,10 +300,11 @@ def _entries(folder: str | Path) -> list[Entry]:
     if alike:
         warn(
             f"{alike} of {len(entries)} rows in {folder} have the columns and the seed of another: "
-            "own functions or arrays of one name, or runs with a curve and without. Means over "
-            "them mix what they are. Give each function and jk.data.Arrays(..., name='mine') a "
-            "name of its own before a sweep, and write jk.optimizer(optax.adam, learning_rate=0.1) "
-            "for optax.adam(0.1); the sweep's own table tells them apart",
+            "own functions or arrays of one name, before and after an edit for instance, or runs "
+            "with a curve and without. Means over them mix what they are. The table of given runs "
+            "tells them apart: jk.landed(runs, store=...). Before a sweep give each function and "
+            "jk.data.Arrays(..., name='mine') a name of its own, and write "
+            "jk.optimizer(optax.adam, learning_rate=0.1) for optax.adam(0.1)",
             stacklevel=4,
         )
     return entries
