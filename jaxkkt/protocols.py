@@ -112,8 +112,8 @@ class Protocol(Training, kw_only=False):
         object.__setattr__(self, "trained", tuple(self.trained))
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
-                "optimizer must be a spec such as jk.Flow(), or an optax transformation, got "
-                f"{self.optimizer!r}"
+                "optimizer must be a spec such as jk.Flow(), an optax transformation, or made of "
+                f"one by jk.optimizer(optax.adam, learning_rate=0.01), got {self.optimizer!r}"
             )
         self.rule.transformation()  # raises where settings are missing
         if self.loss not in LOSSES:

@@ -66,10 +66,13 @@ def require_precision(**arrays: object) -> None:
             raise ValueError(f"{name} must be an array, got {_kind(array)}")
         if array.dtype not in (np.float32, np.float64):
             floating = jnp.issubdtype(array.dtype, jnp.floating)
-            wanted = jax.dtypes.canonicalize_dtype(float)
+            wanted = f"'{jax.dtypes.canonicalize_dtype(float)}'"
+            for other, one in arrays.items():
+                if getattr(one, "dtype", None) in (np.float32, np.float64):
+                    wanted = f"{other}.dtype"
             raise ValueError(
                 f"{name} must hold floating-point numbers{' of 32 or 64 bits' if floating else ''},"
-                f" got {array.dtype}: for example {name}.astype('{wanted}')"
+                f" got {array.dtype}: for example {name}.astype({wanted})"
             )
         if array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
             raise ValueError(

@@ -2,8 +2,8 @@
 
 `training.step` passes each update more than optax's own: the gradient is that of log L, `log_loss`
 (or `value`, as optax calls it) is log L, `squared_norm` is |grad log L|^2 over the parameters, and
-`samples` the number of samples that L sums over. A step on L itself is `exp(log learning_rate + log L) * grad log L`, which does
-not underflow at any loss.
+`samples` the number of samples that L sums over. A step on L itself is
+`exp(log learning_rate + log L) * grad log L`, which does not underflow at any loss.
 """
 
 from jaxkkt.optimizers.descent import CountState, loss_scaled, paper_schedule

@@ -20,7 +20,7 @@ from jaxkkt.specs.data import Data
 from jaxkkt.specs.identity import short_name
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.networks import ReLU2
-from jaxkkt.specs.optimizers import Optimizer
+from jaxkkt.specs.optimizers import Optimizer, Transformation
 
 # The kinds that a grid knows by name.
 DATA: dict[str, type[Data]] = {
@@ -101,6 +101,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
                 raise ValueError(f"the data are arrays, which have their own {name}: leave it out")
             known = {known for parts in each for known in _names(parts)}
             told = unknown_field(name, {*_DEFAULTS, "seed", "measure", "curve", *known})
+            if name in _LETTERS:
+                told = f"no field is called {name!r}; did you mean {_LETTERS[name]!r}?"
             raise ValueError(_no_field(name, each) or told)
     for owners in owned:
         _require_one_axis_a_field(owners)
@@ -118,6 +120,8 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     return runs
 
 
+# What the papers, and others, call fields.
+_LETTERS = {"m": "samples", "n": "samples", "k": "width", "lr": "learning_rate"}
 _DEFAULTS: dict[str, Any] = {
     "data": "sphere",
     "network": ReLU2,
@@ -128,7 +132,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    if name == "data" and _is_pair(value):
+    if name == "data" and (_is_pair(value) or _are_arrays(value)):
         return [value]
     if isinstance(value, str | Spec | type | bool) or callable(value):
         return [value]
@@ -152,6 +156,10 @@ def _is_pair(value: Any) -> bool:
     if not isinstance(value, tuple) or len(value) != 2 or isinstance(value[0], tuple):
         return False  # a tuple of pairs is an axis of several data
     return np.ndim(value[0]) == 2
+
+
+def _are_arrays(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(a, np.ndarray | jax.Array) for a in value)
 
 
 def _has_arrays(parts: dict[str, _Part]) -> bool:
@@ -217,6 +225,12 @@ def _no_field(name: str, each: Iterable[dict[str, _Part]]) -> str:
     ]
     if not owners:
         return ""
+    rules = [parts["optimizer"].made_from for parts in each if "optimizer" in parts]
+    if any(isinstance(rule, Transformation) for rule in rules):
+        return (
+            f"{name!r} is no field of a transformation that is made already: pass what makes it, "
+            f"optimizer=jk.optimizer(optax.adam), and {name}=..."
+        )
     return f"{name!r} is a field of {' or '.join(owners)}, and no run here has that: give it, too"
 
 
@@ -278,7 +292,13 @@ def _data(value: Any) -> tuple[Any, tuple[tuple[str, Any], ...]]:
         _require_takes("data", value, "key", "samples", "dim")
         return data.Function, (("function", value),)
     got = repr(value)
-    if isinstance(value, list):
+    if _are_arrays(value):
+        shapes = ", ".join(str(np.shape(array)) for array in value)
+        got = (
+            f"arrays of shapes {shapes}: x is (samples, dimension), one row a point, and y "
+            "(samples,); held-out points are given by jk.data.Arrays(x, y, x_test, y_test)"
+        )
+    elif isinstance(value, list):
         got = "a list in a list: several data are a list of tuples, data=[(x, y), (x2, y2)]"
     elif shape := np.shape(value):
         got = (

@@ -11,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
+from jaxkkt.numerics.compiling import traceable
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.specs.base import Number, Spec, described
@@ -55,7 +56,7 @@ class Initialization(Spec):
 
     def draw_at(self, seed: Any, width: Any, dim: Any, shape: tuple[int, int]) -> Params:
         """Traced: the weights of a traced seed, padded to the shape (k', d')."""
-        drawn = self.draw(self.key(seed, width, dim), *shape)
+        drawn = _traced(self, self.key(seed, width, dim), *shape)
         if [jnp.shape(a) for a in drawn] != [shape, shape[:1], shape[:1]]:
             raise ValueError(f"{self.label} was asked for w {shape}, and drew other shapes")
         return Params(*drawn)
@@ -67,7 +68,7 @@ class Initialization(Spec):
         if shapes != [(width, dim), (width,), (width,)]:
             raise ValueError(
                 f"{self.label} was asked for w ({width}, {dim}), b ({width},), v ({width},), and "
-                f"drew {shapes}"
+                f"drew {shapes}: return jk.Params(w, b, v)"
             )
         dtype = jax.dtypes.canonicalize_dtype(float)
         start: Any = [np.asarray(a, dtype) for a in drawn]
@@ -199,9 +200,13 @@ class Function(Initialization):
         return self.function
 
 
-@partial(jax.jit, static_argnums=(2, 3))
-def _drawn(spec: Any, key: Any, width: int, dim: int) -> Any:
-    return spec.draw(key, width, dim)
+def _traced(spec: Initialization, key: Any, width: int, dim: int) -> Any:
+    instead = ", or in an Initialization with a `draw_start`, which is not compiled"
+    with traceable(f"the draw of {spec.label!r}", instead):
+        return spec.draw(key, width, dim)
+
+
+_drawn = jax.jit(_traced, static_argnums=(2, 3))
 
 
 @partial(jax.jit, static_argnums=4)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import tyro
 
 from jaxkkt.engine.tables.results import save
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def _say(message: Warning | str, *_: Any) -> None:
+def _say(message: Warning | str, *args: Any, **more: Any) -> None:
     """A warning without the line of source that gave it."""
     print(f"warning: {message}", file=sys.stderr)
 
@@ -51,7 +52,7 @@ def list_(folder: Folder = Path("results")) -> int:
     for path in care.stores(folder):
         store = Store(path)
         segments = store.segments()
-        rows = read_rows(path) if any(s.rows for s in segments) else {}
+        rows = read_rows(path) if any(s.rows for s in segments) else pd.DataFrame()
         print(path)
         # A run has several rows where it was measured anew.
         ended = rows.groupby("run").status.first() if len(rows) else ()

@@ -17,6 +17,7 @@ from jaxkkt.engine.planning.buckets import Bucket, structure_of
 from jaxkkt.engine.programs.draws import asked_for
 from jaxkkt.engine.programs.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
+from jaxkkt.numerics.compiling import traceable
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import Same, of_same
@@ -89,14 +90,9 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
     for one in measurements:
         if one.on_host:
             continue
-        try:
+        instead = ", or make it a jk.Measurement with `on_host = True`, which is not compiled"
+        with traceable(f"the measurement {one.label!r}", instead):
             returned = _traced(run, one, shape)
-        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-            raise ValueError(
-                f"the measurement {one.label!r} cannot be traced by JAX: write it with jax.numpy, "
-                "or make it a jk.Measurement with `on_host = True`, which is not compiled. "
-                f"{error}"
-            ) from error
         require_axes(one, returned)
         require_own_names(one, returned, run)
         for name in returned:

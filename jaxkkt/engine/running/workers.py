@@ -54,6 +54,7 @@ class Workers:
         self._running: dict[Future[Any], _Task] = {}
         self._suspects: deque[_Task] = deque()
         self._deaths = 0  # since a task came to its end
+        self._works = False  # a task has come to its end
         self._dead: ProcessPoolExecutor | None = None  # of which a process was seen to be dead
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -115,8 +116,11 @@ class Workers:
                 self._replace()
                 continue
             for future in ended:
-                self._deaths = 0
-                self._running.pop(future).end(future)
+                self._end(future)
+
+    def _end(self, done: Future[Any]) -> None:
+        self._deaths, self._works = 0, True
+        self._running.pop(done).end(done)
 
     def _start(self, task: "_Task") -> None:
         if not task.future.running() and not task.future.set_running_or_notify_cancel():
@@ -156,8 +160,7 @@ class Workers:
     def _replace(self) -> None:
         """A new pool for one of which a process died: suspect is what was running."""
         for future in [f for f in self._running if f.done() and not _broken(f)]:
-            self._deaths = 0
-            self._running.pop(future).end(future)
+            self._end(future)
         suspects, self._running = list(self._running.values()), {}
         self._end_pool()
         self._deaths += 1
@@ -165,7 +168,7 @@ class Workers:
             task.kills += 1
             if task.kills >= KILLS:
                 why = f"{KILLS} processes died while they did this: it kills them"
-                task.fail(WorkerKilled(why))
+                task.fail(WorkerKilled(why if self._works else f"{why}, or none can start: {_HOW}"))
             else:
                 self._suspects.append(task)
         if self._deaths >= DEATHS * self._count:
@@ -174,9 +177,15 @@ class Workers:
                 self._suspects.clear()
                 self._waiting.clear()
             for task in lost:
-                why = "no process lives long enough to do anything: see what they print"
+                why = f"no process lives long enough to do anything: {_HOW}"
                 task.fail(WorkerKilled(why))
         self._pool = _new_pool(self._count)
+
+
+_HOW = (
+    "see what they print. Each imports the script that started it, which must be a file and have "
+    'what starts workers below `if __name__ == "__main__":`'
+)
 
 
 class _Task:

@@ -11,7 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import datasets, spans
 from jaxkkt.datasets import Dataset
-from jaxkkt.numerics.compiling import quick_jit
+from jaxkkt.numerics.compiling import quick_jit, traceable
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
@@ -56,7 +56,15 @@ class Distribution(Sized):
         x, y = jax.device_get(_drawn(sizeless, key, self.samples, self.d))
         return checked(self, x, y, self.samples, self.d)
 
+    @property
+    def may_hold_out(self) -> bool:
+        cls, base = type(self), Distribution
+        draws = "draw", "draw_test", "draw_held_out"
+        return any(getattr(cls, name) is not getattr(base, name) for name in draws)
+
     def draw_held_out(self, seed: int) -> Dataset | None:
+        if not self.may_hold_out:
+            return None
         keys = self.test_key(seed), self.data_key(seed)
         x, y = jax.device_get(_drawn_test(self.sizeless(), *keys, self.d))
         by_draw = type(self).draw_test is Distribution.draw_test
@@ -67,7 +75,7 @@ class Distribution(Sized):
         return type(self).draw_training is Distribution.draw_training
 
     def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
-        x, y = _pair(self, self.draw(self.key_at(seed, samples, dim), *shape))
+        x, y = _pair(self, partial(self.draw, self.key_at(seed, samples, dim), *shape))
         if jnp.shape(x) != shape or jnp.shape(y) != shape[:1]:
             raise ValueError(f"{self.label} was asked for x {shape}, and drew {jnp.shape(x)}")
         return Dataset(x, y)
@@ -226,16 +234,19 @@ class Function(Distribution):
 
 @partial(quick_jit, static_argnums=(2, 3))
 def _drawn(spec: Any, key: Array, samples: int, dim: int) -> Any:
-    return _pair(spec, spec.draw(key, samples, dim))
+    return _pair(spec, partial(spec.draw, key, samples, dim))
 
 
 @partial(quick_jit, static_argnums=3)
 def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
-    return _pair(spec, spec.draw_test(key, data_key, dim))
+    return _pair(spec, partial(spec.draw_test, key, data_key, dim))
 
 
-def _pair(spec: Distribution, drawn: Any) -> tuple[Any, Any]:
-    """What a distribution drew, as x and y; ValueError where that is no pair."""
+def _pair(spec: Distribution, draw: Callable[[], Any]) -> tuple[Any, Any]:
+    """What a distribution draws, as x and y; ValueError where that is no pair."""
+    instead = ", or in a jk.data.Distribution with a `draw_training`, which is not compiled"
+    with traceable(f"the draw of {spec.label!r}", instead):
+        drawn = draw()
     if isinstance(drawn, tuple | list) and len(drawn) == 2:
         return drawn[0], drawn[1]
     got = f"an array of shape {drawn.shape}" if hasattr(drawn, "shape") else repr(drawn)
