@@ -102,6 +102,7 @@ class TestGrid:
             ({"data": [[np.ones((3, 2)), np.ones(3)]]}, r"several data are a list of tuples"),
             ({"optimizer": "adam"}, r"or one of optax's, such as jk.optimizer\(optax.adam"),
             ({"d": 5, "alpha": 1.0, "momentum": 0.5}, "no field is called 'momentum'"),
+            ({"d": 5, "m": 4}, "no field is called 'm'; did you mean 'samples'"),
         ],
     )
     def test_refuses(self, axes, message):

@@ -51,6 +51,54 @@ class TestOwnDraws:
         with pytest.raises(ValueError, match=message.format(8)):
             data.draw_at(0, 4, 5, (8, 5))
 
+    def test_a_draw_that_jax_cannot_trace_says_what_to_do(self):
+        """It was JAX's own error, and nothing of what is not compiled."""
+
+        def points(key, samples, dim):
+            x = np.asarray(jax.random.normal(key, (samples, dim)))
+            return x, np.sign(x[:, 0])
+
+        def weights(key, width, dim):
+            if jax.random.normal(key) > 0:
+                return jk.networks.torch_linear(key, width, dim)
+            return jk.networks.gaussian(key, width, dim)
+
+        message = "draw of 'points' cannot be traced by JAX: .* in a jk.data.Distribution with a"
+        with pytest.raises(ValueError, match=message):
+            one(data=points).data.draw_training(0)
+        with pytest.raises(ValueError, match=message):
+            jk.sweep([one(data=points)])
+        message = "draw of 'weights' cannot be traced by JAX: .* with a `draw_start`, which is not"
+        with pytest.raises(ValueError, match=message):
+            one(initialization=weights).initialization.draw_start(0, 3, 5)
+        with pytest.raises(ValueError, match=message):
+            jk.sweep([one(initialization=weights)])
+
+    def test_points_that_jax_does_not_draw_have_no_others_unless_it_is_said(self):
+        """What asked for them ended in an error without a word."""
+
+        class Numpys(jk.data.Distribution):
+            def draw_training(self, seed):
+                x = np.random.default_rng(seed).normal(size=(self.samples, self.d))
+                return jk.Dataset(x, np.where(np.arange(self.samples) % 2 == 0, 1.0, -1.0))
+
+        class WithOthers(Numpys):
+            def draw_held_out(self, seed):
+                return self.replace(samples=7).draw_training(100 + seed)
+
+        assert one(data=Numpys).data.draw_held_out(0) is None
+        with pytest.raises(ValueError, match="held-out points, and 'numpys' has none"):
+            jk.sweep([one(data=Numpys, measure=lambda test: test.x.sum())])
+        assert jk.held_out(one(data=WithOthers)).x.shape == (7, 5)
+
+    def test_arrays_of_other_shapes_are_told(self):
+        """It said to give them as they were given."""
+        y = np.array([1.0, -1.0], np.float32)
+        with pytest.raises(ValueError, match=r"arrays of shapes \(2, 4, 4\), \(2,\): x is \(samp"):
+            jk.grid(data=(np.ones((2, 4, 4)), y), width=5)
+        with pytest.raises(ValueError, match=r"held-out points are given by jk\.data\.Arrays"):
+            jk.grid(data=(np.ones((2, 4)), y, np.ones((2, 4)), y), width=5)
+
     def test_an_initialization(self):
         run = one(initialization=Small, init_size=2.0)
         start = run.initialization.draw_start(0, 3, 5)

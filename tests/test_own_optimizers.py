@@ -67,6 +67,18 @@ class TestOptimizers:
         with pytest.raises(ValueError, match=r"'value_fn'\. A rule is given the gradient of"):
             jk.sweep([one(optimizer=jk.optimizer(optax.lbfgs))])
 
+    def test_a_rule_that_jax_cannot_trace_says_what_to_do(self):
+        def update(gradient, state, params=None):
+            return (gradient if gradient.v[0] > 0 else -gradient), state
+
+        rule = optax.GradientTransformation(lambda params: (), update)
+        with pytest.raises(ValueError, match=r"optimizer cannot be traced by JAX: .* jnp\.where"):
+            jk.sweep([one(optimizer=rule)])
+
+    def test_a_number_beside_a_finished_rule_is_told(self):
+        with pytest.raises(ValueError, match="'learning_rate' is no field of a transformation"):
+            one(optimizer=optax.adam(0.1), learning_rate=0.1)
+
     def test_a_rule_that_asks_for_its_value_is_given_log_l(self):
         """Polyak's rate is (value - f_min) / |gradient|^2: of log L it lowers log L by about that
         much where it is smooth."""

@@ -251,6 +251,29 @@ def test_a_run_has_a_row_for_each_value_of_a_measurements_field(tmp_path, capsys
     assert set(rows.measure) == {"flips, plus"}
 
 
+def test_an_edited_measurement_makes_no_more_runs(tmp_path, capsys):
+    """They were counted as runs, and a reader of the folder got the warning as Python's."""
+
+    def weight(params):
+        return params.v.sum()
+
+    def edited(params):
+        return 2 * params.v.sum()
+
+    edited.__name__ = "weight"
+    runs = jk.grid(**SIZES, seed=range(2), measure=weight)
+    table = sweep(runs, store=tmp_path)
+    read = jk.read_store(tmp_path)
+    assert read.attrs.items() <= table.attrs.items()
+    assert {"device", "versions", "code"} <= set(read.attrs)
+    sweep(jk.grid(**SIZES, seed=range(2), measure=edited), store=tmp_path)
+    assert main(["store", "list", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "2 runs in 4 rows: 2 converged" in said.out
+    assert said.err.startswith("warning: 2 of 4 rows in ")
+    assert jk.landed(runs, store=tmp_path).weight.equals(table.weight)
+
+
 def test_no_value_stands_beside_the_field_of_another_measurement(tmp_path):
     for kind, size in ((Times, 0.5), (Plus, 3.0), (Times, 3.0), (Times, 0.5)):
         sweep(jk.grid(**SIZES, seed=0, measure=kind, size=size), store=tmp_path)

@@ -46,7 +46,7 @@ def wide(tree):
 def of_16_bits(name, kind):
     return (
         f"{name} must hold floating-point numbers of 32 or 64 bits, got {jnp.dtype(kind)}: for "
-        rf"example {name}\.astype\('float32'\)"
+        rf"example {name}\.astype\(('float32'|\w+\.dtype)\)"
     )
 
 

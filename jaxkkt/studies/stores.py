@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("default")
             warnings.showwarning = _say
             return tyro.extras.subcommand_cli_from_dict(
                 commands, prog="jaxkkt store", description=__doc__, args=list(arguments)
