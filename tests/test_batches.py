@@ -84,7 +84,11 @@ def test_the_wanted_are_computed_and_on_a_core_no_others(at_once):
 class TestDraws:
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("kind", "seed"), [*((kind, 5) for kind in KINDS), (KINDS[0], 2**32 - 1)]
+        ("kind", "seed"),
+        [
+            *((KINDS[0], seed) for seed in (5, 2**32 - 1)),
+            *(pytest.param(kind, 5, marks=pytest.mark.rare) for kind in KINDS[1:]),
+        ],
     )
     def test_are_those_of_the_run_alone_at_any_shape_to_the_bit(self, kind, seed):
         run = jk.Run(
@@ -232,6 +236,7 @@ class TestBits:
         assert self.rows(part) == {run: whole[run] for run in part.runs}
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_measurements_take_turns_where_memory_is_short(monkeypatch):
     (bucket,) = jk.plan_sweep(TestBits.RUNS).buckets

@@ -258,6 +258,7 @@ def test_tolerances_may_be_traced(trained, tolerance):
     assert np.sum(got.kinks) == np.sum(expected.kinks)
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_named_in_any_order(trained):
     params, data = trained
     found = multipliers(params, *data, trained=("v", "b", "w"))

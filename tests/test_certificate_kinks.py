@@ -97,6 +97,7 @@ def test_a_budget_with_room_for_all_kinks_certifies():
         assert got.clarke.residual < ZERO
 
 
+@pytest.mark.slow
 def test_the_tolerance_of_the_gap_is_the_callers():
     case = DERIVED["3 orthogonal to 2"]
     short = certificate(case.params, case.x, case.y, budget=(1, 3))

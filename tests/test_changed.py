@@ -71,6 +71,7 @@ def test_a_function_that_has_changed_at_another_size_is_refused():
         jk.sweep(runs)
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_is_no_longer_in_a_run(monkeypatch):
     """A run kept its name, and took the rows of what its function had computed before."""
     axis, function = reading("data")

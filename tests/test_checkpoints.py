@@ -153,6 +153,7 @@ def test_a_killed_run_goes_on(kind, tmp_path, killed, loaded):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_one_that_went_on_from_another_goes_on(tmp_path, killed, loaded):
     """It was saved as itself, and the other has landed."""
@@ -167,6 +168,7 @@ def test_one_that_went_on_from_another_goes_on(tmp_path, killed, loaded):
     assert under_way is not None
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_one_that_was_saved_does_not_begin_anew_behind_another(tmp_path, killed, loaded):
     runs = jk.grid(**{**SIZES, "seed": 0}, max_steps=[10, 5000])
@@ -192,6 +194,7 @@ def test_steps_are_not_done_again(tmp_path, killed, monkeypatch, one_lane):
     assert 0 < tallies[0].useful_steps <= tallies[0].lane_steps
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_one_that_does_not_fit_is_left_out(tmp_path, killed, monkeypatch, caplog):
     runs = jk.grid(**{**SIZES, "seed": 0})

@@ -102,7 +102,7 @@ def told(tmp_path, kind):
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["kill", "stop"])
+@pytest.mark.parametrize("kind", ["kill", pytest.param("stop", marks=pytest.mark.rare)])
 def test_a_worker_that_is_lost_loses_nothing(tmp_path, kind):
     """Its tasks go to others; where it was stopped and goes on it has no say any more."""
     statuses, _, harmed = told(tmp_path, kind)
@@ -113,16 +113,19 @@ def test_a_worker_that_is_lost_loses_nothing(tmp_path, kind):
     assert len(rows_in(tmp_path / "out")) == len(RUNS)
 
 
+@pytest.mark.rare
 def test_a_run_that_kills_its_workers_ends_with_that(tmp_path):
     statuses, errors, _ = told(tmp_path, "killer")
     assert statuses == [1, 1, jk.Status.RAISED, 1]
     assert "KilledWorker" in errors[2]
 
 
+@pytest.mark.rare
 def test_no_worker_is_there(tmp_path):
     assert "no task has ended for 5 seconds" in told(tmp_path, "gone")
 
 
+@pytest.mark.rare
 def test_from_the_command_line(tmp_path):
     cluster = started(tmp_path, "address", stdin=subprocess.PIPE)
     try:

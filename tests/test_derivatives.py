@@ -190,6 +190,7 @@ def test_a_polished_network_has_none_over_the_points():
     assert np.isfinite(over)
 
 
+@pytest.mark.slow
 def test_distances_of_neurons_that_have_not_moved():
     """Forward mode gave NaN for those at a distance of 0."""
     params, *_ = problem()

@@ -79,6 +79,7 @@ def test_the_environment_says_all_that_bits_depend_on():
     assert here["settings"]["jax_enable_x64"] is False
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_a_device_that_is_not_there(platform, tmp_path):
@@ -127,7 +128,7 @@ def test_a_harmed_compilation_cache_changes_nothing(tmp_path):
 
 class TestDevices:
     @pytest.mark.slow
-    @pytest.mark.parametrize("count", [2, 4])
+    @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.rare), 4])
     def test_bits_do_not_depend_on_their_number(self, count, one_lane):
         alone = sweep(jk.grid(d=8, samples=6, width=20, seed=range(8)))
         out = subprocess.run(

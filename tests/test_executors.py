@@ -56,6 +56,7 @@ class TestExecutors:
         assert "12/12 runs" in shown
         assert re.search(r"\(tasks: 12\); (99|100)\.\d% of lane-steps useful", shown)
 
+    @pytest.mark.slow
     def test_a_stopped_sweep_goes_on_in_an_executor(self, tmp_path, monkeypatch):
         whole = sweep(RUNS)
         save, saved = Writer.add_all, []

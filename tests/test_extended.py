@@ -45,6 +45,7 @@ class TestExtended:
         monkeypatch.setattr(streams, "compile_bucket", None)
         xr.testing.assert_equal(sweep(RUNS[::-1], store=tmp_path), table)
 
+    @pytest.mark.rare
     @pytest.mark.slow
     @pytest.mark.parametrize("keep", [None, "params"])
     def test_by_measurements(self, tmp_path, monkeypatch, keep):
@@ -72,6 +73,8 @@ class TestExtended:
             with pytest.raises(ValueError, match="keep must be 'params', or a list of the runs to"):
                 sweep(RUNS, store=tmp_path, keep=wrong)
 
+    @pytest.mark.rare
+    @pytest.mark.slow
     def test_by_a_measurement_that_raises(self, tmp_path, monkeypatch):
         sweep(RUNS, store=tmp_path, keep="params")
 
@@ -139,6 +142,7 @@ class TestExtended:
             again = remeasuring._completed(Known(found, (), None), ({}, {}), shorter)
             assert again.computed_as == found.computed_as
 
+    @pytest.mark.rare
     @pytest.mark.slow
     def test_what_is_measured_at_another_shape_says_so(self, tmp_path):
         """A sweep of more runs may measure at larger shapes, and so round otherwise: what it has

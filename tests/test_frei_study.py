@@ -105,6 +105,7 @@ def test_fresh_points_become_the_means(out):
     assert (last.promised > last.cluster_flip_99).all()
 
 
+@pytest.mark.slow
 def test_both_theorems_by_hand():
     """Four orthogonal means in d = 1,000 with p = 0, c = 1/2: the formulas of both papers."""
     d, k, sigma = 1000, 4, 1e-4

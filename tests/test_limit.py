@@ -345,6 +345,7 @@ def test_many_samples_of_few_dimensions(step):
     assert trace.status.tolist() == [LimitStatus.FOLLOWED]
 
 
+@pytest.mark.slow
 def test_steps_too_long_to_follow_are_told(monkeypatch):
     """Margins that a step misses by far were rescaled by a bound, and log s was off by 1.4."""
     params, data = trained(start=-3.0, m=24, d=3, k=60)

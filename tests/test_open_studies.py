@@ -99,6 +99,7 @@ def test_nothing_is_promised_outside_the_assumptions():
         assert np.isnan(nothing["bound"])
 
 
+@pytest.mark.slow
 def test_the_robust_network_is_that_of_all_dimensions():
     x = np.zeros((4, 4), np.float32)
     x[[0, 1, 2], [0, 1, 2]] = 10

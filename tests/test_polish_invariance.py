@@ -24,12 +24,14 @@ def wide():
     return made("d > m")
 
 
+@pytest.mark.slow
 def test_a_polished_network_polished_again_stays(case):
     again = polish(case.polished.params, *case.data)
     assert again.status == PolishStatus.POLISHED
     np.testing.assert_allclose(again.normalized_margin, case.polished.normalized_margin, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_neurons_without_an_output_have_no_sign_and_stay_zero(case):
     again = polish(case.polished.params, *case.data)
     dead = np.asarray(case.polished.params.v) == 0
@@ -38,6 +40,7 @@ def test_neurons_without_an_output_have_no_sign_and_stay_zero(case):
     assert again.live <= again.live_before
 
 
+@pytest.mark.slow
 def test_permuted_samples_and_neurons(wide):
     rng = np.random.default_rng(0)
     order, neurons = rng.permutation(12), rng.permutation(40)
@@ -48,6 +51,7 @@ def test_permuted_samples_and_neurons(wide):
     np.testing.assert_allclose(merged(got.params), merged(wide.polished.params), atol=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [50.0, 1e-3])
 def test_rescaled_parameters(wide, c):
     got = polish(Params(*(c * np.asarray(leaf) for leaf in wide.before)), *wide.data)
@@ -56,6 +60,7 @@ def test_rescaled_parameters(wide, c):
     np.testing.assert_allclose(got.angle, wide.polished.angle, rtol=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [2.0**-40, 2.0**40])
 def test_data_in_another_unit(wide, c):
     """A network of points of norm 1e11 was called POLISHED, and was none."""
@@ -70,6 +75,7 @@ def test_data_in_another_unit(wide, c):
     np.testing.assert_allclose(merged(got.params) * c, merged(expected.params), atol=ROOT)
 
 
+@pytest.mark.slow
 def test_biases_that_are_nothing_beside_the_data(wide):
     x, y = 1e13 * np.asarray(wide.data.x), wide.data.y
     got = polish(wide.before._replace(b=1e13 * wide.before.b), x, y)
@@ -77,6 +83,7 @@ def test_biases_that_are_nothing_beside_the_data(wide):
     assert_kkt(certify(got.params, x, y, budget=ROOM["d > m"]))
 
 
+@pytest.mark.slow
 def test_inputs_rotated_with_the_weights(wide):
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0]
     w, x = np.asarray(wide.before.w), np.asarray(wide.data.x)
@@ -120,6 +127,7 @@ def test_padded_and_vmapped_equals_looped():
         assert_kkt(certify(solo, *case.data, budget=ROOM[case.name]))
 
 
+@pytest.mark.slow
 def test_callers_of_32_bits_get_the_numbers_of_64(wide):
     narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (wide.before, wide.data))
     params, data = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), narrow)

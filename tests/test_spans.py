@@ -38,6 +38,7 @@ def test_the_largest_product_is_distributed_as_on_the_sphere():
     assert float(jnp.median(spanned)) == pytest.approx(float(jnp.median(full)), rel=0.06)
 
 
+@pytest.mark.slow
 def test_rows_that_come_later_share_the_coordinates():
     """Rows 0 to 2 and 3 to 5, drawn apart, are in general position in 6 coordinates."""
     first = spans.gaussian_rows(jax.random.key(2), 3, 6, 1e6)

@@ -363,8 +363,8 @@ BATCHES = {"optimizer": jk.Descent(learning_rate=0.1), "batch_size": 2, "max_ste
     "how",
     [
         pytest.param({}, id="flow"),
-        pytest.param(BATCHES, id="batches"),
-        pytest.param({"curve": jk.Curve([-0.5])}, id="curve"),
+        pytest.param(BATCHES, id="batches", marks=pytest.mark.rare),
+        pytest.param({"curve": jk.Curve([-0.5])}, id="curve", marks=pytest.mark.rare),
     ],
 )
 def test_a_sweep_of_programs_that_were_read_has_the_same_bits(folder, how):

@@ -69,6 +69,7 @@ def test_where_no_process_can_be_started_that_is_told(monkeypatch):
                 future.result(timeout=30)
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_worker_that_would_start_workers_says_what_its_script_lacks(tmp_path):
     """Its parent waited for it, and it for its own, for ever."""
@@ -180,6 +181,7 @@ class TestWorkers:
             with pytest.raises(RuntimeError, match="closed"):
                 workers.submit(square, 3)
 
+    @pytest.mark.rare
     def test_where_none_lives_all_is_told(self):
         with Workers(1) as workers:
             futures = [workers.submit(kill) for _ in range(3)]
@@ -267,6 +269,8 @@ class FromInline(Inline):
         return super().submit(function, common, references, *rest)
 
 
+@pytest.mark.rare
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker_is_split(monkeypatch):
     monkeypatch.setattr(executors, "SHARE_PER_TASK", 1.0)
     runs = jk.grid(**SIZES, seed=range(4))
@@ -326,6 +330,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_run_that_kills_its_worker_ends_with_that(tmp_path):
     script = tmp_path / "script.py"
