@@ -202,3 +202,23 @@ def test_distances_of_neurons_that_have_not_moved():
         found = mode(distances)(1.1)
         assert found[0] > 0
         assert not np.any(found[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["one_sided", "clarke"])
+def test_certificates_and_multipliers_have_derivatives_in_forward_mode(side):
+    """Those without free slopes were NaN: of the smallest of no numbers."""
+    params, x, y, _ = problem(12, 6, 7)
+    along = jax.tree.map(
+        lambda a: jnp.asarray(np.random.default_rng(0).normal(size=a.shape)), params
+    )
+
+    def numbers(c):
+        moved = jax.tree.map(lambda a, b: a + c * b, params, along)
+        found = getattr(kkt.certificate(moved, x, y, kink_tolerance=0.1, budget=(8, 4)), side)
+        weights = kkt.multipliers(moved, x, y), found.multipliers
+        return jnp.stack([found.residual, found.slackness, *(jnp.vdot(w, w) for w in weights)])
+
+    size = 1e-6
+    differences = (numbers(size) - numbers(-size)) / (2 * size)
+    np.testing.assert_allclose(jax.jacfwd(numbers)(0.0), differences, rtol=1e-5)

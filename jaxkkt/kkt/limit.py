@@ -113,7 +113,8 @@ def follow_flow(
     once the path behind depends on their order, as that of every discretization does. Samples with
     y = 0 take no part. float32 serves; it leaves errors of about 1e-6, and of about 1% in the
     multipliers of steps as short as 1e-4. Data of few dimensions and many samples need shorter
-    steps than others; too long ones end as NON_FINITE.
+    steps than others; too long ones end as NON_FINITE. Has derivatives by `jax.jacfwd`, not by
+    `jax.grad`.
 
     `trained` names the parameters that the flow moves: ("w", "b", "v"), the default, or ("w", "v")
     for a network without biases. Where all biases are 0 it must be given, since the flow would move

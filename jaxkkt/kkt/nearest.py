@@ -162,6 +162,7 @@ def multipliers(
     theta is taken as it is; 0 for padded samples. NaN where network or data are NaN or infinite, or
     products of theirs are beyond the largest number. Works in the precision of its arguments.
     `trained` as in `certificate`; traced biases of 0 are taken as trained where it is not given.
+    Has derivatives by `jax.jacfwd`; `jax.grad` cannot go back through the solver's loop.
     Raises ValueError for data that do not fit the network, and labels other than -1 and 1 (0 for
     padding, a row of zeros).
     """

@@ -140,8 +140,10 @@ def longest(boxes: Boxes, point: Point, step: Point) -> Float[Array, ""]:
 
 def reach(value: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, ""]:
     """The largest t with value + t change >= 0 everywhere."""
+    if value.size == 0:  # of which JAX's derivative is NaN
+        return jnp.full((), jnp.inf, value.dtype)
     falls = change < 0
-    return jnp.min(jnp.where(falls, value / jnp.where(falls, -change, 1), jnp.inf), initial=jnp.inf)
+    return jnp.min(jnp.where(falls, value / jnp.where(falls, -change, 1), jnp.inf))
 
 
 def moved(point: Point, step: Point, length: Float[Array, ""]) -> Point:
