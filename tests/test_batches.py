@@ -298,6 +298,7 @@ def test_own_data_are_sent_once(monkeypatch):
     assert (sweep(runs).status == jk.Status.CONVERGED).all()
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_own_data_are_on_the_device_once_however_often_they_are_swept():
     x = np.random.default_rng(0).normal(size=(37, 9)).astype(np.float32)

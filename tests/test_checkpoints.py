@@ -228,6 +228,7 @@ def test_one_that_cannot_be_written_is_told(tmp_path, often, monkeypatch, caplog
     assert "No space left" in caplog.text
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_in_workers(tmp_path, killed):
     runs = jk.grid(**SIZES)

@@ -53,8 +53,11 @@ def killed_at(monkeypatch, point, half=False):
         yield dead
 
 
+RARE = [pytest.mark.slow, pytest.mark.rare]
+
+
 class TestKilled:
-    @pytest.mark.parametrize("half", [pytest.param(False, marks=pytest.mark.slow), True])
+    @pytest.mark.parametrize("half", [pytest.param(False, marks=RARE), True])
     def test_at_every_write_point(self, tmp_path, monkeypatch, half):
         """The sweep goes on from each with the same bits, and computes no row that had landed."""
         monkeypatch.setattr("jaxkkt.store.segments.SECONDS_BETWEEN_SYNCS", 0.0)

@@ -47,7 +47,7 @@ def test_names_of_runs_do_not_depend_on_which_came_first():
     assert run.name == before != alone
 
 
-@pytest.mark.parametrize("kind", ["arrays", "images"])
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("images", marks=pytest.mark.slow)])
 def test_points_of_the_host_are_in_the_precision_of_the_sweep(kind):
     """Programs of 64 bits were given 32."""
     own = np.eye(6, 8, dtype=np.float32), np.resize([1.0, -1.0], 6).astype(np.float32)

@@ -47,6 +47,7 @@ def test_under_jax_distributed_every_process_takes_its_share(tmp_path):
     xr.testing.assert_equal(sweep(runs, store=tmp_path / "out"), sweep(runs))
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path, capsys):
     small = ["--d", "20", "--alpha", "0.5", "--width", "50", "--seeds", "3", "--quiet"]

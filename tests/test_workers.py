@@ -117,6 +117,7 @@ class TestWorkers:
             with pytest.raises(WorkerKilled, match=f"{KILLS} processes died while they did this"):
                 killer.result()
 
+    @pytest.mark.rare
     def test_what_runs_beside_is_not_blamed(self, tmp_path):
         """However long it takes: it lasts until the killer has been told, or alone a while."""
         path = tmp_path / "told"
