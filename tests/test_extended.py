@@ -195,6 +195,8 @@ class TestExtended:
             sweep(RUNS, store=tmp_path)
         with pytest.raises(ValueError, match="device: 'another' in the folder"):
             jk.landed(RUNS, store=tmp_path)
+        theirs = jk.landed(RUNS[:2], store=tmp_path, mix=True), jk.read_store(tmp_path)
+        assert [table.attrs["device"] for table in theirs] == ["another", "another"]
         mixed = sweep(RUNS, store=tmp_path, mix=True)
         assert len(set(mixed.environment.values.ravel()[:2])) == 1
         assert len(set(mixed.environment.values.ravel())) == 2

@@ -114,7 +114,9 @@ class TestWorkers:
             futures += [workers.submit(slow_square, i) for i in range(4, 8)]
             assert [future.result()[0] for future in futures] == [i**2 for i in range(8)]
             assert once.result() == 7
-            with pytest.raises(WorkerKilled, match=f"{KILLS} processes died while they did this"):
+            with pytest.raises(
+                WorkerKilled, match=f"{KILLS} processes died while they did this: it kills them$"
+            ):
                 killer.result()
 
     @pytest.mark.rare
@@ -187,7 +189,7 @@ class TestWorkers:
         with Workers(1) as workers:
             futures = [workers.submit(kill) for _ in range(3)]
             for future in futures:
-                with pytest.raises(WorkerKilled):
+                with pytest.raises(WorkerKilled, match="and have what starts workers below"):
                     future.result()
 
     def test_what_was_cancelled_is_not_done(self, tmp_path):

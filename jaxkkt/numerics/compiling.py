@@ -1,9 +1,7 @@
-"""Programs that run once or a few times: compiling them quickly matters more than how they run.
-And what JAX cannot trace."""
+"""Programs that run once or a few times: compiling them quickly matters more than how they run."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from threading import Lock
 from typing import Any
@@ -16,17 +14,6 @@ import numpy as np
 CHEAPER_PASSES = {"xla_backend_optimization_level": 1}
 # XLA's older emitters besides: for large programs of many small operations, with other rounding.
 OLDER_EMITTERS = {**CHEAPER_PASSES, "xla_cpu_use_fusion_emitters": False}
-
-
-@contextmanager
-def traceable(what: str, instead: str = "") -> Iterator[None]:
-    """Raises ValueError, with what to do, where a user's code cannot be traced by JAX."""
-    try:
-        yield
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        raise ValueError(
-            f"{what} cannot be traced by JAX: write it with jax.numpy{instead}. {error}"
-        ) from error
 
 
 def quick_options(platform: str) -> dict[str, Any]:

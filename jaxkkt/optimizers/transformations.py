@@ -7,7 +7,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from jaxkkt.numerics.compiling import traceable
+from jaxkkt.numerics.tracing import require_traceable
 
 Real = float | Float[Array | np.ndarray, ""]
 
@@ -45,7 +45,7 @@ def update(
     if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         told = {name: value for name, value in told.items() if name in takes}
     try:
-        with traceable("the optimizer", ", and choose by jnp.where"):
+        with require_traceable("the optimizer", ", and choose by jnp.where"):
             return rule.update(gradient, state, position, **told)
     except TypeError as error:
         if "required keyword-only argument" not in str(error):

@@ -11,9 +11,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
-from jaxkkt.numerics.compiling import traceable
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive
+from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.specs.base import Number, Spec, described
 from jaxkkt.specs.data import fold, round_up
 from jaxkkt.specs.identity import given, package_of, short_name
@@ -202,7 +202,7 @@ class Function(Initialization):
 
 def _traced(spec: Initialization, key: Any, width: int, dim: int) -> Any:
     instead = ", or in an Initialization with a `draw_start`, which is not compiled"
-    with traceable(f"the draw of {spec.label!r}", instead):
+    with require_traceable(f"the draw of {spec.label!r}", instead):
         return spec.draw(key, width, dim)
 
 

@@ -55,9 +55,8 @@ def list_(folder: Folder = Path("results")) -> int:
         segments = store.segments()
         rows = read_rows(path) if any(s.rows for s in segments) else pd.DataFrame()
         print(path)
-        # A run has several rows where it was measured anew.
-        ended = rows.groupby("run").status.first() if len(rows) else ()
-        ends = Counter(Status(int(status)).name.lower() for status in ended)
+        ended = rows.drop_duplicates("run") if len(rows) else rows
+        ends = Counter(Status(int(status)).name.lower() for status in ended.get("status", ()))
         told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.items())
         more = f" in {len(rows)} rows" if len(rows) > len(ended) else ""
         print(f"  {len(ended)} runs{more}{': ' if told else ''}{told}")
@@ -89,8 +88,8 @@ def failed(folder: Folder = Path("results"), traceback: bool = False) -> int:
         rows = read_rows(path)
         if "status" not in rows:
             continue
-        bad = rows[~rows["status"].isin([int(status) for status in SUCCEEDED])]
-        bad = bad.drop_duplicates("run")
+        ended = rows.drop_duplicates("run")  # a run has several rows where it was measured anew
+        bad = ended[~ended["status"].isin([int(status) for status in SUCCEEDED])]
         found += len(bad)
         names = [name for name in ("samples", "d", "width", "seed") if name in bad]
         for _, row in bad.iterrows():

@@ -17,7 +17,7 @@ from jaxkkt.engine.planning.buckets import Bucket, structure_of
 from jaxkkt.engine.programs.draws import asked_for
 from jaxkkt.engine.programs.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
-from jaxkkt.numerics.compiling import traceable
+from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import Same, of_same
@@ -91,7 +91,7 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
         if one.on_host:
             continue
         instead = ", or make it a jk.Measurement with `on_host = True`, which is not compiled"
-        with traceable(f"the measurement {one.label!r}", instead):
+        with require_traceable(f"the measurement {one.label!r}", instead):
             returned = _traced(run, one, shape)
         require_axes(one, returned)
         require_own_names(one, returned, run)

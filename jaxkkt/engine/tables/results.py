@@ -86,7 +86,7 @@ def dataset(entries: Sequence[Entry], settings: Mapping[str, Any]) -> xr.Dataset
     found = _variables(entries, places, along, next(iter(moments), None))
     described = _described(kinds)
     data = {name: (*made, _attributes(name, described)) for name, made in found.items()}
-    attrs = environments | _as_text(settings)
+    attrs = _as_text(settings) | environments  # that of the rows, whoever reads them
     named = {dim: list(some.values()) for dim, some in along.items()}
     made = xr.Dataset(data, coords | moments | named, attrs)
     if by_alpha:

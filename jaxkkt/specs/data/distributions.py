@@ -11,8 +11,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import datasets, spans
 from jaxkkt.datasets import Dataset
-from jaxkkt.numerics.compiling import quick_jit, traceable
+from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
 from jaxkkt.specs.identity import given, package_of, short_name
@@ -245,7 +246,7 @@ def _drawn_test(spec: Any, key: Array, data_key: Array, dim: int) -> Any:
 def _pair(spec: Distribution, draw: Callable[[], Any]) -> tuple[Any, Any]:
     """What a distribution draws, as x and y; ValueError where that is no pair."""
     instead = ", or in a jk.data.Distribution with a `draw_training`, which is not compiled"
-    with traceable(f"the draw of {spec.label!r}", instead):
+    with require_traceable(f"the draw of {spec.label!r}", instead):
         drawn = draw()
     if isinstance(drawn, tuple | list) and len(drawn) == 2:
         return drawn[0], drawn[1]
