@@ -5,6 +5,7 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import xarray as xr
 from cases import rows_in, squared_norm, sweep
@@ -68,6 +69,25 @@ class TestStore:
         monkeypatch.setattr(streams, "compile_bucket", lambda *args: compiled.append(args))
         xr.testing.assert_identical(sweep(RUNS, store=tmp_path), first)
         assert not compiled
+
+    def test_a_plan_is_of_what_is_left(self, tmp_path):
+        sweep(RUNS[:2], store=tmp_path)
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        planned = jk.plan_sweep(RUNS, store=tmp_path)
+        assert planned.there == {*RUNS[:2]}
+        assert "2 of the 3 runs are in the store already" in str(planned)
+        assert planned.flops == jk.plan_sweep(RUNS).flops
+        np.testing.assert_allclose(planned.flops_left, planned.flops / 3, rtol=1e-12)
+        measured = [run.replace(measure=(*run.measure, jk.Certificates())) for run in RUNS]
+        lacks = jk.plan_sweep(measured, store=tmp_path)
+        assert not lacks.there
+        assert lacks.flops_left == lacks.flops
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    def test_a_plan_refuses_what_a_sweep_would(self, tmp_path):
+        sweep(RUNS[:1], store=tmp_path)
+        with pytest.raises(ValueError, match=r"holds 1 runs, and none of these"):
+            jk.plan_sweep(jk.grid(d=5, samples=6, width=20, seed=0), store=tmp_path)
 
     @pytest.mark.slow
     def test_streams_stop_when_a_row_cannot_be_saved(self, tmp_path, monkeypatch):

@@ -336,6 +336,13 @@ class TestEnds:
             assert word in told
         assert not out.exists()
 
+    def test_a_dry_run_looks_at_what_is_there(self, ran, capsys):
+        """It told the cost of all runs, of a folder that had them."""
+        assert STUDY.main(["--out", str(ran), "--dry-run"]) == 0
+        told = capsys.readouterr().err
+        assert "2 of the 2 runs are in the store already" in told
+        assert "about 0.0 minutes" in told
+
     @pytest.mark.slow
     @pytest.mark.parametrize("name", list(command.studies("sweeps")))
     def test_every_study_here_can_be_planned(self, name, tmp_path, capsys):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from numbers import Real
@@ -50,10 +50,11 @@ RAISED_AT_MOST = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep would do: its buckets and their cost."""
+    """What a sweep would do: its buckets, their cost, and which runs its store has already."""
 
     buckets: tuple[Bucket, ...]
     streams: int
+    there: frozenset[Run] = frozenset()
 
     @property
     def runs(self) -> int:
@@ -63,6 +64,13 @@ class Plan:
     def flops(self) -> float:
         """Expected operations of all matrix products, padding included."""
         return float(sum(b.guessed_steps * b.step_flops for b in self.buckets))
+
+    @property
+    def flops_left(self) -> float:
+        """Those of the runs that the store does not have, as a share of their bucket's."""
+        shares = [1 - len(self.there.intersection(b.runs)) / len(b.runs) for b in self.buckets]
+        each = zip(self.buckets, shares, strict=True)
+        return float(sum(share * b.guessed_steps * b.step_flops for b, share in each))
 
     @property
     def bytes(self) -> int:
@@ -77,6 +85,7 @@ class Plan:
         steps = sum(b.guessed_steps * len(b.runs) for b in self.buckets) / self.runs
         trained = sum(len(b.trajectories) for b in self.buckets)
         told = "" if trained == self.runs else f" on {trained} trajectories"
+        left = f"{len(self.there)} of the {self.runs} runs are in the store already"
         return "\n".join(
             [
                 *lines,
@@ -84,12 +93,14 @@ class Plan:
                 f"{padding_share(self.buckets):.1%} of the work is padding",
                 f"about {self.flops:.1e} FLOP in matrix products at {steps:,.0f} steps "
                 f"each, {self.bytes / 2**20:,.0f} MiB in lanes",
+                *([left] if self.there else []),
             ]
         )
 
     def minutes(self) -> float:
-        """Expected minutes of training here, if steps run at half the rate of large products."""
-        return self.flops / (0.5 * product_rate()) / 60
+        """Expected minutes of training here, of the runs that the store does not have, if steps run
+        at half the rate of large products."""
+        return self.flops_left / (0.5 * product_rate()) / 60
 
 
 def product_rate(size: int = 1024, repeats: int = 5) -> float:
@@ -105,17 +116,26 @@ def product_rate(size: int = 1024, repeats: int = 5) -> float:
     return 2 * size**3 / median(seconds)
 
 
-def plan_sweep(runs: Sequence[Run]) -> Plan:
-    """The buckets and cost of a sweep, without running it.
+def plan_sweep(runs: Sequence[Run], store: str | Path | None = None, mix: bool = False) -> Plan:
+    """The buckets and cost of a sweep, without running it; with a `store`, of what is left to do.
+
+    The arguments are those of `sweep`. A run whose row lacks a measurement counts as left.
 
     Raises ValueError where two measurements of a run return the same name, where a measurement, an
     array's dimension or a field has one that the table needs for something else, where a
     measurement returns a number for some runs and an array for others or asks for held-out points
-    or a truth that the data do not have, and where runs have curves of other moments. Of what
-    measurements return at other sizes it looks at the smallest, the largest, and those with a size
-    of 1; and it knows nothing of what those return that run `on_host`.
+    or a truth that the data do not have, where runs have curves of other moments, and where a sweep
+    could not go on in this `store`. Of what measurements return at other sizes it looks at the
+    smallest, the largest, and those with a size of 1; and it knows nothing of what those return
+    that run `on_host`.
     """
-    return _plan(unique(runs))
+    wanted = unique(runs)
+    planned = _plan(wanted)
+    if store is None:
+        return planned
+    stored = Stored(store, wanted, wanted, _settings(planned, wanted), mix)
+    stored.drop(set())  # runs that raised are tried again
+    return replace(planned, there=frozenset(stored.rows))
 
 
 @uncollected()

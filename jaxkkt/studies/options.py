@@ -31,7 +31,7 @@ class Options:
     out: Path = Path("results")
     """output folder"""
     dry_run: bool = False
-    """print what the runs would cost, of all shards, and stop"""
+    """print what the runs would cost, of all shards, and how many are there already, and stop"""
     landed: bool = False
     """train nothing: tables and figures of the rows that are in the output folder so far"""
     keep: bool = False

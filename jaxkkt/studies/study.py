@@ -106,7 +106,7 @@ class Study:
     def plan(self, options: Options) -> None:
         """Says what the runs of all parts would cost: buckets, operations, memory, time."""
         for part in self.checked_parts(options):
-            self._plan(part)
+            self._plan(part, options)
 
     def reports(self, options: Options) -> Iterator[Report]:
         """Trains and measures part after part, and writes the files of each."""
@@ -135,8 +135,8 @@ class Study:
             raise ValueError(f"there are several parts {twice[0]!r}: ask for each once")
         return parts
 
-    def _plan(self, part: Part) -> None:
-        planned = engine.plan_sweep(part.runs)
+    def _plan(self, part: Part, options: Options) -> None:
+        planned = engine.plan_sweep(part.runs, store=options.out / part.name, mix=options.mix)
         named = f"{part.name}:\n" if part.name else ""
         log.info("%s%s", named, planned.describe())
         told = "about %.1f minutes of training here; compiling, measuring and figures come on top"
@@ -188,7 +188,7 @@ class Study:
         """A part's results: what has landed so far, or what is trained now."""
         if options.landed:
             return engine.landed(part.runs, store=folder, mix=options.mix)
-        self._plan(part)
+        self._plan(part, options)
         return engine.sweep(
             part.runs,
             store=folder,
