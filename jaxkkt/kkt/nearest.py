@@ -79,11 +79,18 @@ def problem_of(
     return Problem(gram, pre, pull, hidden, active, boxes, neurons, corner, linear, size)
 
 
-def nearest(problem: Problem, y: Array) -> Point:
-    """The multipliers and products of the least squares, by Mehrotra's predictor and corrector."""
-    boxes, neurons = problem.boxes, problem.neurons
-    m = y.size
-    real = y != 0
+class _Terms(NamedTuple):
+    """The quadratic program of a problem: its matrix, its linear part over tau and over lambda, and
+    the mean size of the pulls."""
+
+    matrix: kink_blocks.Matrix
+    over_products: Float[Array, "w n"]
+    over_multipliers: Float[Array, " m"]
+    size: Float[Array, ""]
+
+
+def _terms(problem: Problem, y: Array) -> _Terms:
+    boxes, neurons, real = problem.boxes, problem.neurons, y != 0
     pull = jnp.where(boxes.real, problem.pull[boxes.sample, neurons[:, None]], 0)
     grams = problem.gram[boxes.sample[:, :, None], boxes.sample[:, None, :]]
     on = jnp.where(problem.active, problem.pull, 0)[:, neurons].T
@@ -93,28 +100,44 @@ def nearest(problem: Problem, y: Array) -> Point:
         corner=problem.corner,
     )
     linear = pull * problem.pre[boxes.sample, neurons[:, None]]
-    count = jnp.sum(real, dtype=y.dtype)
     # The mean size of the pulls: their sum is twice that of the margins, which may be below 0.
-    size = jnp.sum(jnp.where(real, jnp.abs(problem.linear), 0)) / count
+    size = jnp.sum(jnp.where(real, jnp.abs(problem.linear), 0)) / jnp.sum(real, dtype=y.dtype)
     size = jnp.where(size > 0, size, 1)
     # A padded sample's multiplier costs as much as a real one gains, and goes to 0.
-    corner_linear = jnp.where(real, problem.linear, -size)
-    pairs = m + 2 * jnp.sum(boxes.real, dtype=y.dtype)
+    return _Terms(matrix, linear, jnp.where(real, problem.linear, -size), size)
 
-    def gradient(point: Point) -> tuple[Array, Array]:
-        over_multipliers, over_products = systems.prices(boxes, point)
-        tau = jnp.where(boxes.real, point.products, 0)
-        mixed = jnp.einsum("wnm,m->wn", matrix.cross, point.multipliers, precision=PRECISION)
-        blocks = jnp.einsum("wij,wj->wi", matrix.blocks, tau, precision=PRECISION)
-        corner = jnp.dot(matrix.corner, point.multipliers, precision=PRECISION)
-        corner += jnp.einsum("wnm,wn->m", matrix.cross, tau, precision=PRECISION)
-        return corner - corner_linear + over_multipliers, blocks + mixed - linear + over_products
+
+def _gradient(boxes: Boxes, terms: _Terms, point: Point) -> tuple[Array, Array]:
+    """Of the Lagrangian, over lambda and tau."""
+    matrix = terms.matrix
+    over_multipliers, over_products = systems.prices(boxes, point)
+    tau = jnp.where(boxes.real, point.products, 0)
+    mixed = jnp.einsum("wnm,m->wn", matrix.cross, point.multipliers, precision=PRECISION)
+    blocks = jnp.einsum("wij,wj->wi", matrix.blocks, tau, precision=PRECISION)
+    corner = jnp.dot(matrix.corner, point.multipliers, precision=PRECISION)
+    corner += jnp.einsum("wnm,wn->m", matrix.cross, tau, precision=PRECISION)
+    return (
+        corner - terms.over_multipliers + over_multipliers,
+        blocks + mixed - terms.over_products + over_products,
+    )
+
+
+@jax.custom_jvp
+def nearest(problem: Problem, y: Array) -> Point:
+    """The multipliers and products of the least squares, by Mehrotra's predictor and corrector.
+
+    Its derivatives, in either mode, are those of the conditions that hold at its end.
+    """
+    boxes, real = problem.boxes, y != 0
+    m = y.size
+    terms = _terms(problem, y)
+    pairs = m + 2 * jnp.sum(boxes.real, dtype=y.dtype)
 
     def step(point: Point) -> tuple[Point, Array]:
         now = systems.products(boxes, point)
         mean = systems.total(now) / pairs
-        slope = gradient(point)
-        solve = kink_blocks.solver(boxes, point, matrix)
+        slope = _gradient(boxes, terms, point)
+        solve = kink_blocks.solver(boxes, point, terms.matrix)
         move = partial(systems.direction, boxes, solve, point, slope)
         ahead = move(jax.tree.map(jnp.negative, now))
         length = jnp.minimum(1, systems.longest(boxes, point, ahead))
@@ -129,7 +152,8 @@ def nearest(problem: Problem, y: Array) -> Point:
         gained = jnp.vdot(
             problem.linear, jnp.where(real, point.multipliers, 0), precision=PRECISION
         )
-        gained += jnp.vdot(linear, jnp.where(boxes.real, point.products, 0), precision=PRECISION)
+        products = jnp.where(boxes.real, point.products, 0)
+        gained += jnp.vdot(terms.over_products, products, precision=PRECISION)
         enough = jnp.maximum(ENOUGH, ENOUGH_OF_RESIDUAL * (1 - gained / problem.size))
         return systems.moved(point, best, length), left > enough
 
@@ -145,10 +169,25 @@ def nearest(problem: Problem, y: Array) -> Point:
         return point, ok & open_, trips + 1
 
     even = jnp.sum(jnp.where(real[:, None] & real[None], problem.corner, 0))
-    level = size * count / jnp.where(even > 0, even, 1)
-    point = systems.start(boxes, jnp.full(m, level), size * level)
+    level = terms.size * jnp.sum(real, dtype=y.dtype) / jnp.where(even > 0, even, 1)
+    point = systems.start(boxes, jnp.full(m, level), terms.size * level)
     carry = (point, jnp.array(True), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going, body, carry)[0]
+
+
+@nearest.defjvp
+def _moves(primals: tuple[Problem, Array], tangents: tuple[Problem, Array]) -> tuple[Point, Point]:
+    """By how much the point must move for the gradient to stay as it is, and the products, too."""
+    problem, y = primals
+    point = nearest(problem, y)
+
+    def gradient(problem: Problem) -> tuple[Array, Array]:
+        return _gradient(problem.boxes, _terms(problem, y), point)
+
+    _, slope = jax.jvp(gradient, primals[:1], tangents[:1])
+    solve = kink_blocks.solver(problem.boxes, point, _terms(problem, y).matrix)
+    still = jax.tree.map(jnp.zeros_like, systems.products(problem.boxes, point))
+    return point, systems.direction(problem.boxes, solve, point, slope, still)
 
 
 def multipliers(
@@ -162,7 +201,7 @@ def multipliers(
     theta is taken as it is; 0 for padded samples. NaN where network or data are NaN or infinite, or
     products of theirs are beyond the largest number. Works in the precision of its arguments.
     `trained` as in `certificate`; traced biases of 0 are taken as trained where it is not given.
-    Has derivatives by `jax.jacfwd`; `jax.grad` cannot go back through the solver's loop.
+    Has derivatives by `jax.grad` and `jax.jacfwd`.
     Raises ValueError for data that do not fit the network, and labels other than -1 and 1 (0 for
     padding, a row of zeros).
     """
