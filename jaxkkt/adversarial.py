@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, networks, training
+from jaxkkt import datasets, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import Params, value_and_pullback
@@ -94,8 +94,8 @@ class AdversariallyTrained(NamedTuple):
     """params: the network after the last epoch, in the ball. epochs: how many were trained.
 
     accuracy, best: robust training accuracy of the last network attacked, and the largest.
-    status: `Status`, SETTLED when accuracy has stopped rising, LAST_EPOCH where it still
-    rose at the last one. Means count both.
+    status: `Status`, SETTLED when accuracy has stopped rising, LAST_EPOCH where that was not yet
+    certain at the last one. Means count both.
     """
 
     params: Params
@@ -106,7 +106,8 @@ class AdversariallyTrained(NamedTuple):
 
 
 class State(NamedTuple):
-    """A run between two epochs. `steps` are epochs, `log_loss` is that of the points attacked."""
+    """A run between two epochs. `steps` are epochs, `log_loss` is that of the points attacked,
+    summed over them."""
 
     params: Params
     start: Float[Array, "k d"]
@@ -145,7 +146,7 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
     def attacked(params: Params) -> tuple[Array, Array, Array]:
         attack = protocol.attack_steps
         found = pgd(params, x, y, protocol.radius, attack, protocol.normalized_attack)
-        loss = jnp.mean(jax.nn.softplus(-found.margins))
+        loss = jnp.sum(jax.nn.softplus(-found.margins))
         return found.last, jnp.mean(found.margins > 0, dtype=x.dtype), loss
 
     moved, accuracy, loss = attacked(state.params)
@@ -158,7 +159,8 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
     params = jax.lax.scan(descend, state.params, batches)[0]
     if protocol.judged_before_projecting:
         _, accuracy, loss = attacked(params)
-    finite = jnp.isfinite(networks.squared_norm(params)) & jnp.isfinite(loss)
+    numbers = jnp.concatenate([loss[None], *(leaf.ravel() for leaf in params)])
+    finite = jnp.all(jnp.isfinite(numbers))
     params = project(params, params._replace(w=state.start), protocol.weight_radius)
 
     falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))

@@ -195,7 +195,8 @@ def _polished(params: jk.Params, x: Array, y: Array) -> tuple[Array, jk.Params]:
 
 
 def _error(params: jk.Params, test: jk.Dataset) -> float:
-    return float(jnp.mean(jk.networks.margins(params, *map(jnp.asarray, test)) <= 0))
+    margins = jk.networks.margins(params, *map(jnp.asarray, test))
+    return float(jnp.where(jnp.any(jnp.isnan(margins)), jnp.nan, jnp.mean(margins <= 0)))
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,14 @@ def many(results: xr.Dataset) -> list[studies.Claim]:
         for k in results.clusters.values:
             one = widest.sel(clusters=k)
             error, low, high = pooled(one)
-            others = [f"{n} {float(one[f'{n}_error'].mean()):.4f}" for n in KINDS]
+            # On the same points.
+            beside = one.where(one.status == jk.Status.CONVERGED)
+            others = [f"{n} {float(beside[f'{n}_error'].mean()):.4f}" for n in KINDS]
             told = f"{error:.4f} ({low:.4f} to {high:.4f}); {', '.join(others)}; "
             told += f"{int(one.separable.sum())} of {one.seed.size} draws separable; trained "
             told += f"{int(converged.sel(sigma=sigma, clusters=k).sum())} of "
             told += f"{results.width.size * one.seed.size}"
-            near = bool(low <= one.neighbour_error.mean()) if np.isfinite(error) else None
+            near = bool(low <= beside.neighbour_error.mean()) if np.isfinite(error) else None
             text = f"k = {k}, sigma = {sigma:g}: no worse than 1-nearest-neighbour"
             found.append(studies.Claim(text, told, near))
     unit = np.sqrt(results.d / results.clusters)

@@ -192,17 +192,22 @@ def _widths(base: Setting) -> Iterator[Claim]:
         return
     summary = summarize(base.results.sel(alpha=1.0), "flip_size_exact")
     means = summary.mean.dropna("d")  # dimensions with every width
+    text = f"the width has no significant effect on c{base.named}"
+    largest = int(means.d[-1]) if means.d.size else 0
+    none = unflipped(base.results.sel(alpha=1.0, d=base.results.d >= largest), "flip_size_exact")
     if not means.d.size:
+        if none:
+            yield judged(text, "no d at which networks of every width flip", False, unflipped=none)
         return
     at = means.isel(d=-1)
     spread = float((at.max() - at.min()) / at.mean())
     noise = float((summary.std.sel(d=at.d) / at).mean())
     listed = ", ".join(f"{float(c):.2f} (k = {int(c.width)})" for c in at)
     yield judged(
-        f"the width has no significant effect on c{base.named}",
-        f"d = m = {int(at.d)}: {listed}; spread {spread:.1%}, std over seeds {noise:.1%}",
+        text,
+        f"d = m = {largest}: {listed}; spread {spread:.1%}, std over seeds {noise:.1%}",
         spread <= 0.1,
-        unflipped=unflipped(base.results.sel(alpha=1.0, d=at.d), "flip_size_exact"),
+        unflipped=none,
     )
 
 
@@ -214,13 +219,13 @@ def _alike(base: Setting, variant: Setting, name: str) -> Iterator[Claim]:
     finite = [np.isfinite(size) for size in sizes]
     ratio = ratio.where(finite[0] & finite[1])
     pairs = int(ratio.notnull().sum())
-    if not pairs:
+    apart = int(((finite[0] != finite[1]) & both).sum())
+    if not pairs and not apart:
         return
     difference = abs(variant.results.on_margin_share - base.results.on_margin_share).where(both)
     change, largest = float(ratio.mean()) - 1, float(abs(ratio - 1).max())
     share = float(difference.max())
     other = variant.values[name]
-    apart = int(((finite[0] != finite[1]) & both).sum())
     papers = NAMES.get((name, str(other)), f"{name.replace('_', ' ')} = {other}")
     against = "" if base.values[name] == PAPER[name] else f" to {base.values[name]}"
     yield judged(

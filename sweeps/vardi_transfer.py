@@ -18,7 +18,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.perturbations import FlipStatus, transfer_matrix
+from jaxkkt.perturbations import transfer_matrix
 from jaxkkt.training import SUCCEEDED
 
 # Initializations of networks whose layers are all trained.
@@ -48,7 +48,8 @@ class Options(studies.Options):
 
 
 def transfer(results: xr.Dataset, context: studies.Context) -> xr.Dataset:
-    """Flip sizes over alpha, direction and network; NaN where either did not converge."""
+    """Flip sizes over alpha, direction and network; inf where the direction does not flip it, NaN
+    where either did not converge."""
     matrices = []
     for alpha in results.alpha.values:
         runs = [run for run in context.runs if run.fields()["alpha"] == alpha]
@@ -56,7 +57,7 @@ def transfer(results: xr.Dataset, context: studies.Context) -> xr.Dataset:
     table = xr.concat(matrices, xr.Variable("alpha", results.alpha.values))
     table.attrs = {
         "long_name": "smallest perturbation along the direction of `direction` that flips all "
-        "samples on the margin of `network`; NaN where none within the bracket does",
+        "samples on the margin of `network`; inf where none within the bracket does",
         "units": "units of the input (|x| = sqrt(d))",
     }
     return table.to_dataset(name="flip_size")
@@ -72,9 +73,7 @@ def _matrix(results: xr.Dataset, runs: list[jk.Run], context: studies.Context) -
         trained = context.networks([runs[i] for i in good])
         padded = [jk.networks.pad(params, widest, runs[0].d) for params in trained]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded)
-        flips = transfer_matrix(stacked, *runs[0].data.draw_training(0))
-        found = np.where(flips.status == FlipStatus.FLIPPED, flips.size, np.nan)
-        sizes[np.ix_(good, good)] = found
+        sizes[np.ix_(good, good)] = transfer_matrix(stacked, *runs[0].data.draw_training(0)).size
     coords = {"direction": names, "network": names}
     return xr.DataArray(sizes, dims=("direction", "network"), coords=coords)
 
@@ -83,13 +82,13 @@ def claims(results: xr.Dataset) -> list[studies.Claim]:
     """Whether the directions of others flip a network, for each dataset."""
     found = []
     for alpha, matrix in results.flip_size.groupby("alpha"):
-        ratios = _ratios(matrix.squeeze("alpha"))
-        flipped = int(np.isfinite(ratios).sum())
+        _, others = _own_and_others(matrix.squeeze("alpha"))
+        flipped = int(np.isfinite(others).sum())
         found.append(
             studies.Claim(
                 f"m = d^{alpha:g}: a network's direction flips the others trained on the same data",
-                f"{flipped} of {ratios.size} pairs flipped",
-                flipped == ratios.size if ratios.size else None,
+                f"{flipped} of {others.size} pairs flipped",
+                flipped == others.size if others.size else None,
             )
         )
     return found
@@ -107,23 +106,25 @@ def notes(results: xr.Dataset) -> str:
 
 def summary(alpha: float, matrix: xr.DataArray) -> str:
     """A row of the table."""
-    own, ratios = np.diag(matrix), _ratios(matrix)
-    trained = own[np.isfinite(own)]
-    flipped = ratios[np.isfinite(ratios)]
-    shown = flipped if flipped.size else np.array([np.nan])
-    mean = trained.mean() if trained.size else np.nan
+    own, others = _own_and_others(matrix)
+    flipped, by_others = np.isfinite(own), np.isfinite(others)
+    ratios = (others / own)[by_others & flipped]
+    shown = ratios if ratios.size else np.array([np.nan])
+    mean = own[flipped].mean() if flipped.any() else np.nan
     return (
-        f"| {alpha:g} | {trained.size} | {mean:.3f} | {flipped.size} of {ratios.size} "
+        f"| {alpha:g} | {own.size} | {mean:.3f} | {int(by_others.sum())} of {others.size} "
         f"| {np.median(shown):.3f} | {shown.max():.3f} |"
     )
 
 
-def _ratios(matrix: xr.DataArray) -> np.ndarray:
-    """Flip sizes by others' directions over those by the own one, of networks that were trained."""
-    own = np.diag(matrix)
-    trained = np.isfinite(own)
-    ratios = (matrix.values / own)[np.ix_(trained, trained)]
-    return ratios[~np.eye(len(ratios), dtype=bool)]
+def _own_and_others(matrix: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """Flip sizes of the networks that were trained, inf where there is none: (n,) by their own
+    direction, (n - 1, n) by those of the others."""
+    trained = ~np.isnan(np.diag(matrix))
+    sizes = matrix.values[np.ix_(trained, trained)]
+    count = len(sizes)
+    of_others = sizes.T[~np.eye(count, dtype=bool)].reshape(count, max(count - 1, 0)).T
+    return np.diag(sizes), of_others
 
 
 def parts(options: Options) -> list[studies.Part]:

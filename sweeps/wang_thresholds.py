@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from jaxkkt import summarize
 from jaxkkt.studies import Claim
 from jaxkkt.training import Status
 
@@ -33,7 +34,7 @@ def thresholds(results: xr.Dataset, panel: str) -> list[Claim]:
     shown = on_axes(results, panel)
     found = []
     for name, attack in ATTACKS.items():
-        mean = shown[name].mean("seed")
+        mean = summarize(shown, name).mean
         sizes, reach = shown[along].values, mean[across].values
         at = np.array([crossing(reach, mean.sel({along: n}).values, RISES[panel]) for n in sizes])
         listed = crossings(at, [f"({symbol} = {n})" for n in sizes], reach, RISES[panel])

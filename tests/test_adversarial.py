@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import assert_close, assert_same_bits, lane, normal
 
+import jaxkkt as jk
 from jaxkkt import lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
@@ -122,10 +123,29 @@ def test_a_run_that_breaks_is_told(case):
     assert found.status == Status.DIVERGED
 
 
+def test_networks_whose_squares_are_too_large_are_none_that_broke(case):
+    """They come back into the ball."""
+    found = trained(*case, 0.1, 1.0, KEY, **FEW | {"learning_rate": 1e30, "epochs": 1})
+    assert found.status == Status.LAST_EPOCH
+    assert np.isfinite(found.params.w).all()
+
+
+def test_the_log_loss_of_a_sweep_is_summed_over_the_points():
+    """It was that of the mean."""
+    protocol = AdversarialProtocol(radius=0.1, weight_radius=1.0, epochs=1, **FEW)
+    run = jk.grid(d=8, samples=24, width=50, seed=0, initialization="lazy", protocol=protocol)[0]
+    table = cases.sweep([run])
+    start, data = jk.draw(run)
+    attacked = pgd(start, *data, 0.1, 10, normalized=False)
+    expected = np.log(np.logaddexp(0, -np.asarray(attacked.margins, float)).sum())
+    np.testing.assert_allclose(table.log_loss.item(), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_a_learning_rate_that_breaks_it_is_told(case, published):
-    settings = FEW | {"learning_rate": 1e25, "judged_before_projecting": published}
-    found = trained(*case, 0.1, 1.0, KEY, **settings)
+    start, x, y = case
+    settings = FEW | {"learning_rate": 3e38, "judged_before_projecting": published}
+    found = trained(start, 100 * x, y, 0.1, 1.0, KEY, **settings)
     assert found.status == Status.DIVERGED
 
 

@@ -301,6 +301,23 @@ class TestResults:
         with pytest.raises(ValueError, match=r"the table has no 'status'.*: keep it beside"):
             jk.summarize(table[["c"]], "c")
 
+    def test_runs_that_there_are_not_are_not_excluded(self):
+        """Where xarray makes room for them their status is NaN."""
+        status = np.array([Status.CONVERGED, Status.DIVERGED])
+        table = xr.Dataset({"c": ("seed", [1.0, 2.0]), "status": ("seed", status)})
+        table = table.assign_coords(seed=[0, 1])
+        for some in (table, table.reindex(seed=range(4))):
+            found = jk.summarize(some, "c")
+            assert (found.used, found.excluded, found.mean) == (1, 1, 1)
+        assert jk.summarize(table.where(table.status == Status.CONVERGED), "c").excluded == 0
+
+    def test_means_are_of_numbers_that_differ_from_run_to_run(self):
+        table = xr.Dataset({"status": ("seed", [1, 1]), "error": ("seed", ["a", "b"]), "one": 1.0})
+        with pytest.raises(ValueError, match="'error' has no mean: it holds <U1, not numbers"):
+            jk.summarize(table, "error")
+        with pytest.raises(ValueError, match="'one' does not differ along 'seed'"):
+            jk.summarize(table, "one")
+
     @pytest.mark.usefixtures("unchecked")
     def test_unknown_variable_lists_what_exists(self):
         with pytest.raises(ValueError, match=r"no variable 'k': choose from \['c', 'status'"):

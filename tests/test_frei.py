@@ -46,7 +46,8 @@ def test_nice_points_are_near_what_is_expected_of_each_product():
     # |mu_0| = 3, <mu_0, mu_1> = p = 3, Delta = 0.53; x_0 is far from mu_0, at a right angle.
     clusters = frei.clusters([[3.0, 0.0], [1.0, 8**0.5]], [1.0, -1.0], 0.02, 9.0)
     x, test_x = np.array([[3.0, 10.0], [1.0, 8**0.5]]), np.array([[3.0, 0.0], [2.7, 0.09]])
-    point = clustered().point._replace(x=jnp.asarray(x))
+    point = clustered().point
+    point = point._replace(x=jnp.asarray(x), y=point.y[:2])
     own, nobody = jnp.array([0, 1]), jnp.array([0, 0])
     found = nice(frei.Setting(point, clusters, own, jnp.asarray(test_x), nobody))
     # The other's noise is at a right angle to x_0, and has a product of 0.9 with its noise.
@@ -250,10 +251,42 @@ def test_no_fresh_points_are_refused(setting):
 
 
 def test_clusters_that_there_are_not_are_refused(setting):
-    """They were taken for the last one."""
+    """They were taken for the last one, or dropped."""
     sample = frei.Sample(setting.test_x, setting.test_cluster + 1)
-    with pytest.raises(ValueError, match="clusters are numbered from 0 to"):
+    with pytest.raises(ValueError, match="cluster is numbered from 0 to 2, got"):
         frei.properties(setting.clusters, sample)
+    for name, ask in (("test_cluster", lambda s: s.nice), ("cluster", frei.cluster_mass)):
+        places = getattr(setting, name)
+        for bad in (places + 1, places - 1):
+            with pytest.raises(ValueError, match=f"{name} is numbered from 0 to 2, got"):
+                ask(setting._replace(**{name: bad}))
+        for bad in (places[:1], places.astype(float)):
+            with pytest.raises(ValueError, match=f"{name} must be {len(places)} whole numbers"):
+                ask(setting._replace(**{name: bad}))
+    with pytest.raises(ValueError, match="test_cluster is numbered from 0 to 2"):
+        _ = setting._replace(test_cluster=setting.test_cluster - 1).test_y
+
+
+def test_padding_is_no_sample(setting, found):
+    """Rows of zeros were samples far from all means: no assumption held, and no point was nice."""
+    more = KKTPoint(
+        setting.point.params,
+        *(jnp.pad(a, [(0, 2)] + [(0, 0)] * (a.ndim - 1)) for a in setting.point[1:]),
+    )
+    padded = setting._replace(point=more, cluster=jnp.pad(setting.cluster, (0, 2)))
+    for name, check in ledger(padded).items():
+        assert check.holds == found[name].holds, name
+        np.testing.assert_allclose(check.measured, found[name].measured, err_msg=name, atol=1e-12)
+        assert check.assumed, name
+
+
+def test_probabilities_are_of_some_dimensions_and_samples():
+    for ask in (frei.separated, lambda d: frei.nice_sample(3, d), lambda d: frei.test_error(3, d)):
+        with pytest.raises(ValueError, match="d must be at least 1, got 0"):
+            ask(0)
+    for ask in (frei.nice_sample, frei.test_error):
+        with pytest.raises(ValueError, match="n must be at least 1, got -3"):
+            ask(-3, 100)
 
 
 def test_a_table_of_several_networks_is_refused(found):

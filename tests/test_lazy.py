@@ -327,3 +327,13 @@ class TestRefusals:
     def test_unknown_reductions(self):
         with pytest.raises(ValueError, match="reduction must be 'sum' or 'mean', got 'max'"):
             jk.optimizers.loss_scaled(0.1, reduction="max")
+
+
+@pytest.mark.parametrize("size", [1e38, 3e38])
+def test_neurons_near_the_largest_number_have_a_distance(size):
+    """XLA takes the reciprocal of such a length for 0: they were at none, and stayed outside."""
+    w = np.zeros((2, 3), np.float32)
+    start = networks.Params(*jax.device_put((w, w[:, 0], w[:, 0] + 1)))
+    far = start._replace(w=start.w.at[0, 1].set(size))
+    np.testing.assert_allclose(distances(far, start), [size, 0], rtol=1e-6)
+    assert (distances(project(far, start, 1.0), start) <= 1).all()

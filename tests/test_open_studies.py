@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import plotting
-from sweeps import frei_open, vardi_bounds, vardi_bounds_claims
+from jaxkkt.adversarial import AdversarialProtocol
+from sweeps import frei_open, vardi_bounds, vardi_bounds_claims, wang_robust
 
 
 def normal(x, y):
@@ -194,3 +195,15 @@ def test_the_legend_of_bounds_is_within_the_figure(by, values):
     assert legend.x0 >= 0
     assert legend.x1 <= figure.bbox.x1
     assert {line.get_marker() for line in figure.axes[0].lines} == {*"oxsv^_+"}
+
+
+def test_a_broken_network_has_no_error():
+    """It had none: 0 of its points were wrong."""
+    x, y = jnp.eye(3), jnp.array([1.0, -1.0, 1.0])
+    network = jk.Params(jnp.eye(3), jnp.zeros(3), y)
+    assert frei_open._error(network, jk.Dataset(x, -y)) == 1
+    broken = network._replace(b=jnp.array([0.0, jnp.nan, 0.0]))
+    assert np.isnan(frei_open._error(broken, jk.Dataset(x, y)))
+    protocol = AdversarialProtocol(radius=0.1, weight_radius=1.0)
+    found = wang_robust.robust(broken, jk.Dataset(x, y), protocol)
+    assert np.isnan([*found.values()]).all()

@@ -153,6 +153,16 @@ def test_normalized_attacks_do_not_depend_on_the_scale_of_the_output(classified,
     assert_close(scaled, radii, rtol=1e-2)
 
 
+def test_padding_has_no_radius(classified):
+    """It was 0, as of a point that is misclassified."""
+    params, x, y = classified
+    radii = smallest_radii(params, x, y, 1.0, steps=5, trips=3)
+    more = jnp.pad(x, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
+    padded = smallest_radii(params, *more, 1.0, steps=5, trips=3)
+    np.testing.assert_array_equal(padded[:-2], radii)
+    assert np.isnan(padded[-2:]).all()
+
+
 def test_smallest_radii_are_those_at_which_attacks_begin_to_succeed(classified):
     params, x, y = classified
     radii = smallest_radii(params, x, y, 1.0)

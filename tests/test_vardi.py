@@ -254,6 +254,7 @@ def test_the_robust_network_of_points_in_their_span():
 def test_densities_of_many_dimensions_and_at_the_end():
     """They were 14% off in float32, 0 at d = 1e16, and an error at 1."""
     t = np.array([3e-4, 1e-3])
+    np.testing.assert_allclose(vardi.correlation_density([0, 0.5], 3), [1, 1])
     exact = vardi.correlation_density(t, 10**7)
     np.testing.assert_allclose(exact, [1608.8, 17.0], rtol=1e-3)
     np.testing.assert_allclose(vardi.correlation_density(t.astype(np.float32), 10**7), exact, 1e-3)

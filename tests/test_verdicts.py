@@ -18,6 +18,7 @@ from sweeps import (
     vardi_bounds,
     vardi_bounds_claims,
     vardi_claims,
+    vardi_transfer,
 )
 
 FAILED = jk.Status.STEP_CAP
@@ -74,6 +75,9 @@ FLIPS = {
 }
 
 
+BESIDE = ("robust", "neighbour", "means")
+
+
 def flips(**more):
     axes = {"samples": [300], "d": [100, 300], "clusters": [10, 30], "width": [50, 300]}
     return rows(FLIPS, **{**axes, "init_scale": [0.1, 1.0], "seed": [0, 1], **more})
@@ -90,6 +94,16 @@ class TestFlips:
         assert all(claim.measured.endswith("; 1 not flipped") for claim in against)
         half = frei_claims.flips(unflipped(flips(), "cluster_flip_half", **place))
         assert verdicts(half) == [False, True, True, False, False, True, False, False, False]
+
+    def test_other_classifiers_that_nothing_flips(self):
+        """The robust network was then not harder to flip, and the linear one as easy."""
+        never = flips().assign({f"{n}_flip_half": flips().means_flip_half * np.inf for n in BESIDE})
+        found = {c.text.split(" is ")[0]: c for c in frei_claims.flips(never)[-3:]}
+        assert [c.holds for c in found.values()] == [True, True, False]
+        assert found["the robust network"].measured == "half flipped at inf to inf of the size"
+        place = {"clusters": 30, "d": 100, "width": 50, "init_scale": 1.0, "seed": 0}
+        one = frei_claims.flips(unflipped(flips(), "means_flip_half", **place))
+        assert verdicts(one)[-3:] == [True, True, False]
 
     def test_without_a_run_that_counts_nothing_is_decided(self):
         assert verdicts(frei_claims.flips(flips(status=FAILED))) == [None] * 9
@@ -150,7 +164,20 @@ class TestDirections:
         missed = unflipped(self.table(), "flip_size_exact", d=300, **near)
         assert judge(missed) == [[False]] * 3
         never = self.table().assign(flip_size_exact=self.table().flip_size_exact * np.inf)
-        assert judge(never)[:2] == [[False]] * 2
+        assert judge(never) == [[False]] * 3
+
+    def test_a_width_that_is_not_flipped_at_the_largest_d_is_against_it(self):
+        """It was judged at a smaller d."""
+        table = self.table()
+        sizes = table.flip_size_exact.where(~((table.width == 1000) & (table.d == 300)), np.inf)
+        (found,) = (
+            claim
+            for claim in vardi_claims.claims(table.assign(flip_size_exact=sizes))
+            if "no significant effect" in claim.text
+        )
+        assert not found.holds
+        assert found.measured.startswith("d = m = 100: ")
+        assert found.measured.endswith("; 2 not flipped")
 
     @pytest.mark.parametrize("loss", ["exponential", "logistic"])
     def test_a_setting_flipped_where_the_other_is_not_is_not_like_it(self, loss):
@@ -161,6 +188,27 @@ class TestDirections:
         found = [c for c in vardi_claims.claims(missed) if words in c.text]
         assert [claim.holds for claim in found] == [False]
         assert "; 14 pairs of runs; 2 not flipped" in found[0].measured
+        never = table.assign(
+            flip_size_exact=table.flip_size_exact.where(table.loss != loss, np.inf)
+        )
+        assert verdicts(vardi_claims.claims(never), words) == [False]
+
+
+def test_a_direction_that_flips_nobody_is_told():
+    """It was left out, as that of a network that did not converge."""
+    sizes = np.array([[np.inf, np.inf, np.inf], [1.0, 1.0, 2.0], [1.0, np.inf, 1.0]])
+    names = ["a", "b", "c"]
+    matrix = xr.DataArray(
+        sizes[None], {"alpha": [1.0], "direction": names, "network": names}, name="flip_size"
+    )
+    (claim,) = vardi_transfer.claims(matrix.to_dataset())
+    assert (claim.measured, claim.holds) == ("3 of 6 pairs flipped", False)
+    told = vardi_transfer.summary(1.0, matrix.sel(alpha=1.0))
+    assert told == "| 1 | 3 | 1.000 | 3 of 6 | 2.000 | 2.000 |"
+    failed = matrix.copy()
+    failed[0, 0], failed[0, :, 0] = np.nan, np.nan
+    (claim,) = vardi_transfer.claims(failed.to_dataset())
+    assert (claim.measured, claim.holds) == ("1 of 2 pairs flipped", False)
 
 
 def test_open_questions_and_bounds_of_failed_runs_are_not_decided():

@@ -290,6 +290,21 @@ def test_where_the_gradient_is_0_no_step_flips(w, b):
     assert np.isnan(wang.step_constant(broken, x))
 
 
+def test_steps_longer_than_the_point_are_looked_for_where_asked():
+    """The constant was inf for a network that such a step flips, and nothing said how far."""
+    w, v = jnp.array([[1.1, 1.8], [-2.6, -0.1]]), jnp.array([2**-0.5, -(2**-0.5)])
+    params, x = networks.Params(w, jnp.zeros(2), v), jnp.array([1.0, 0.0])
+    assert float(wang.step_constant(params, x)) == np.inf
+    # Along -(1.1, 1.8) the first neuron is off at |delta| = 1.1 / 2.11, the second then on.
+    c = np.linspace(0, 4, 400_001)
+    moved = np.asarray(x, float) - c[:, None] * np.array([1.1, 1.8]) / np.hypot(1.1, 1.8)
+    outputs = np.maximum(moved @ np.asarray(w, float).T, 0) @ np.asarray(v, float)
+    least = c[np.argmax(outputs < 0)]
+    assert least > 1
+    norm = np.hypot(1.1, 1.8) * 2**-0.5
+    assert float(wang.step_constant(params, x, 10.0)) == pytest.approx(least * norm, rel=1e-4)
+
+
 def test_the_window_of_widths_does_not_overflow():
     assert wang.width_window(10**9)[1] == pytest.approx(np.exp(1e9**0.24))
     assert wang.width_window(10**13)[1] == np.inf

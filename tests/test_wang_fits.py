@@ -152,15 +152,18 @@ class TestFits:
     def test_thresholds_hold_where_they_should(self, constant, exponent):
         d = np.array([25, 100, 400])
         radii = np.geomspace(0.001, 10, 400)
-        accuracy = (radii[None] < constant * d[:, None] ** exponent).astype(float)[..., None]
+        accuracy = (radii[None] < constant * d[:, None] ** exponent).astype(float)
+        accuracy = np.stack([accuracy, 1 - accuracy], axis=-1)  # of the second, which diverged
         dims = ("d", "radius", "seed")
         table = xr.Dataset(
             {
                 name: (dims, accuracy)
-                for name in ("robust_accuracy", "robust_accuracy_normalized", "accuracy", "status")
+                for name in ("robust_accuracy", "robust_accuracy_normalized", "accuracy")
             },
-            coords={"d": d, "radius": radii, "seed": [0]},
-        ).assign(half_way=(dims, np.full((3, 400, 1), 0.25)))
+            coords={"d": d, "radius": radii, "seed": [0, 1]},
+        ).assign(half_way=(dims, np.full((3, 400, 2), 0.25)))
+        status = [jk.Status.SETTLED, jk.Status.DIVERGED]
+        table = table.assign(status=(dims, np.broadcast_to(status, (3, 400, 2))))
         found = wang_thresholds.thresholds(table, "left")
         good = constant == 5 and exponent == -0.5
         assert [claim.holds for claim in found] == [good, good]

@@ -25,10 +25,17 @@ def lengths(rows: Array) -> Array:
     """Norms along the last axis, of rows whose squares may not be representable."""
     largest = jnp.max(jnp.abs(rows), axis=-1)
     # A norm has no derivative at 0, and JAX's is NaN there: that of `largest`, 0, is taken.
-    of_unit_size = jnp.where(largest[..., None] == 0, 1, ratio(rows, largest[..., None]))
+    of_unit_size = jnp.where(largest[..., None] == 0, 1, _over(rows, largest))
     return largest * jnp.linalg.norm(of_unit_size, axis=-1)
 
 
 def unit(rows: Array) -> Array:
     """Rows over their `lengths`; rows of zeros stay."""
-    return ratio(rows, lengths(rows)[..., None])
+    return _over(rows, lengths(rows))
+
+
+def _over(rows: Array, sizes: Array) -> Array:
+    """Rows over a size each, and 0 where that is 0."""
+    # XLA multiplies by the reciprocal, and takes that of very large sizes for 0.
+    share = jnp.where(sizes > 1, 2.0**-24, 1.0).astype(rows.dtype)
+    return ratio(rows * share[..., None], (sizes * share)[..., None])

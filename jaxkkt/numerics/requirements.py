@@ -34,6 +34,23 @@ def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> Non
         raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
+def require_at_least_one(**counts: Any) -> None:
+    """Raises ValueError for a number below 1, of any size above: a formula's, of no array."""
+    for name, count in counts.items():
+        if not isinstance(count, jax.core.Tracer) and not count >= 1:
+            raise ValueError(f"{name} must be at least 1, got {count!r}")
+
+
+def require_places(name: str, places: Any, count: int, known: int) -> None:
+    """Raises ValueError unless these are `count` whole numbers from 0 to known - 1; of traced ones
+    no number is looked at."""
+    dtype, shape = jnp.result_type(places), np.shape(places)
+    if shape != (count,) or not jnp.issubdtype(dtype, jnp.integer):
+        raise ValueError(f"{name} must be {count} whole numbers, got {dtype} of shape {shape}")
+    if not isinstance(places, jax.core.Tracer) and not np.isin(places, range(known)).all():
+        raise ValueError(f"{name} is numbered from 0 to {known - 1}, got {np.unique(places)}")
+
+
 def require_one_number(name: str, number: Any) -> None:
     """Raises ValueError for several numbers, where one is needed."""
     if np.shape(number) != ():

@@ -116,10 +116,10 @@ def smallest_radii(
     """For every point the least radius, up to `bracket`, at which `pgd` brings y f to 0 or below.
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
-    small, NaN where an output is. An upper bound of the point's distance to the decision boundary,
-    off by bracket / 2^trips and by what the attack misses. Raises ValueError for a bracket that is
-    not positive and finite, trips that are no integer from 1 on, and as `pgd`; TypeError where its
-    derivative is asked for, which a bisection does not have.
+    small, NaN where an output is and for padding, y = 0. An upper bound of the point's distance to
+    the decision boundary, off by bracket / 2^trips and by what the attack misses. Raises ValueError
+    for a bracket that is not positive and finite, trips that are no integer from 1 on, and as
+    `pgd`; TypeError where its derivative is asked for, which a bisection does not have.
     """
     require_positive(bracket=bracket)
     require_counts(steps=steps, trips=trips)
@@ -145,7 +145,7 @@ def _least_radii(
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
     before = margins(params, x, y)
     found = jnp.where(before <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
-    return jnp.where(jnp.isnan(before), jnp.nan, found)
+    return jnp.where(jnp.isnan(before) | (y == 0), jnp.nan, found)
 
 
 def _pgd(

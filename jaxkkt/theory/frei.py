@@ -18,7 +18,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt import mixtures, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.numerics.requirements import as_arrays, as_positive, require_points
+from jaxkkt.numerics.requirements import (
+    as_arrays,
+    as_positive,
+    require_at_least_one,
+    require_places,
+    require_points,
+)
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product
@@ -122,11 +128,12 @@ def clusters(
     return Clusters(means, labels, sigma, d)
 
 
-# --- probabilities ---
+# --- probabilities: ValueError for a dimension or a number of samples below 1 ---
 
 
 def separated(d: int) -> float:
     """Lemma 2.1: u separates a fresh point with probability at least 1 - 2 d^(1 - ln(d)/2)."""
+    require_at_least_one(d=d)
     log = np.log(float(d))
     return float(-np.expm1(np.log(2) + (1 - log / 2) * log))
 
@@ -134,6 +141,7 @@ def separated(d: int) -> float:
 def nice_sample(n: int, d: int) -> float:
     """Proposition A.1: P1 to P6 hold with probability at least
     1 - (3 n^2 d^(-ln(d)/2) + n^2 e^(-d/16) + d^(1 - ln(d))), for n >= k ln(d)^2."""
+    require_at_least_one(n=n, d=d)
     dim, squared = float(d), float(n) ** 2  # not in 32 bits
     log = np.log(dim)
     failing = 3 * squared * dim ** (-log / 2) + squared * np.exp(-dim / 16) + dim ** (1 - log)
@@ -143,6 +151,7 @@ def nice_sample(n: int, d: int) -> float:
 def test_error(n: int, d: int) -> float:
     """Theorem A.1: the test error of any KKT point is at most 4 n d^(-ln(d)/2), where P1 to P6
     hold. One at least where it says nothing."""
+    require_at_least_one(n=n, d=d)
     return float(4 * n * float(d) ** (-np.log(float(d)) / 2))
 
 
@@ -167,10 +176,12 @@ def linear_network(c: Clusters) -> Params:
 
 
 class Sample(NamedTuple):
-    """Samples x (n, d) with the cluster (n,) that each came from."""
+    """Samples x (n, d) with the cluster (n,) that each came from; which are `real`, where some are
+    padding."""
 
     x: Float[Array, "n d"]
     cluster: Int[Array, " n"]
+    real: Bool[Array, " n"] | None = None
 
 
 PROPERTIES = (
@@ -187,28 +198,30 @@ PROPERTIES = (
 def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
     """P1 to P6 of a training sample, as in Section A.1; each holds with high probability.
 
-    Raises ValueError for no points, and for a cluster that there is not; of traced ones no number
-    is looked at.
+    Raises ValueError for no points, and unless each has the number of a cluster that there is; of
+    traced ones no number is looked at.
     """
-    x, cluster = sample
+    x, cluster, real = sample
     require_points(x=x)
-    known = len(c.labels)
-    if not isinstance(cluster, jax.core.Tracer) and not np.isin(cluster, range(known)).all():
-        raise ValueError(f"clusters are numbered from 0 to {known - 1}, got {np.unique(cluster)}")
+    real = jnp.ones(len(x), bool) if real is None else real
+    require_places("cluster", cluster, len(x), len(c.labels))
     xi = x - c.means[cluster]
     log, root = jnp.log(c.d), jnp.sqrt(c.d)
     products = jnp.dot(x, x.T, precision=PRECISION)
     noise = jnp.abs(jnp.dot(xi, xi.T, precision=PRECISION))
-    same = cluster[:, None] == cluster[None]
-    others = ~jnp.eye(len(x), dtype=bool)
-    on_means = jnp.max(jnp.abs(jnp.dot(xi, c.means.T, precision=PRECISION)))
-    counts = jnp.zeros(len(c.labels), x.dtype).at[cluster].add(1)
-    across = jnp.max(jnp.where(same, 0, jnp.abs(products)))
+    pairs = real[:, None] & real[None]
+    same = (cluster[:, None] == cluster[None]) & pairs
+    others = ~jnp.eye(len(x), dtype=bool) & pairs
+    longest_noise = jnp.max(jnp.where(real, jnp.linalg.norm(xi, axis=1), 0))
+    along_means = jnp.abs(jnp.dot(xi, c.means.T, precision=PRECISION))
+    on_means = jnp.max(jnp.where(real[:, None], along_means, 0))
+    counts = jnp.zeros(len(c.labels), x.dtype).at[cluster].add(jnp.where(real, 1.0, 0.0))
+    across = jnp.max(jnp.where(pairs & ~same, jnp.abs(products), 0))
     within = jnp.min(jnp.where(same, products, jnp.inf))
     longest = jnp.max(jnp.where(same, products, -jnp.inf))
     none: dict[str, Assumption] = {}
     found = (
-        at_most(jnp.max(jnp.linalg.norm(xi, axis=1)), c.sigma * jnp.sqrt(2 * c.d), none),
+        at_most(longest_noise, c.sigma * jnp.sqrt(2 * c.d), none),
         at_most(jnp.max(jnp.where(others, noise, 0)), c.sigma**2 * jnp.sqrt(2 * c.d) * log, none),
         at_most(on_means, c.sigma * root * log, none),
         at_most(across, c.p + c.delta, none),
@@ -225,7 +238,8 @@ def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
 class Setting(NamedTuple):
     """A KKT point whose samples came from clusters, and fresh points to ask it about.
 
-    cluster (n,), test_cluster (t,): which cluster each sample and each test point came from.
+    cluster (n,), test_cluster (t,): which cluster each sample and each test point came from, by its
+    place among them; samples with y = 0 are padding. Lemmas raise ValueError for other places.
     """
 
     point: KKTPoint
@@ -235,8 +249,19 @@ class Setting(NamedTuple):
     test_cluster: Int[Array, " t"]
 
     @property
+    def sample(self) -> Sample:
+        require_places("cluster", self.cluster, len(self.point.x), len(self.clusters.labels))
+        return Sample(self.point.x, self.cluster, self.point.y != 0)
+
+    @property
+    def test(self) -> Sample:
+        known = len(self.clusters.labels)
+        require_places("test_cluster", self.test_cluster, len(self.test_x), known)
+        return Sample(self.test_x, self.test_cluster)
+
+    @property
     def test_y(self) -> Array:
-        return self.clusters.labels[self.test_cluster]
+        return self.clusters.labels[self.test.cluster]
 
     @property
     def nice(self) -> Bool[Array, " t"]:
@@ -244,19 +269,19 @@ class Setting(NamedTuple):
         |<x_i, xi>| and |<xi_i, xi>| at most Delta for all i, |<x_i, x> - d| <= Delta in cluster r,
         |<x_i, x>| <= p + Delta outside. Raises ValueError for no test points."""
         require_points(test_x=self.test_x)
-        c, x = self.clusters, self.point.x
-        noise = self.test_x - c.means[self.test_cluster]
-        own_noise = x - c.means[self.cluster]
-        products = jnp.dot(self.test_x, x.T, precision=PRECISION)
-        same = self.test_cluster[:, None] == self.cluster[None]
+        c, (x, cluster, _), (test_x, test_cluster, _) = self.clusters, self.sample, self.test
+        noise, own_noise = test_x - c.means[test_cluster], x - c.means[cluster]
+        products = jnp.dot(test_x, x.T, precision=PRECISION)
+        same = test_cluster[:, None] == cluster[None]
         off = jnp.where(same, jnp.abs(products - c.d), jnp.abs(products) - c.p)
         with_noise = (jnp.abs(jnp.dot(noise, a.T, precision=PRECISION)) for a in (x, own_noise))
         largest = jnp.maximum(*with_noise)
-        return jnp.all(jnp.maximum(off, largest) <= c.delta, axis=1)
+        padding = (self.point.y == 0)[None]
+        return jnp.all(padding | (jnp.maximum(off, largest) <= c.delta), axis=1)
 
     def assumptions(self) -> dict[str, Assumption]:
         """A KKT point, Assumption 2.2, and P1 to P6."""
-        found = properties(self.clusters, Sample(self.point.x, self.cluster))
+        found = properties(self.clusters, self.sample)
         sides = {
             name: Assumption(check.measured, check.bound, check.holds)
             for name, check in found.items()
@@ -270,7 +295,7 @@ def cluster_mass(s: Setting) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
     each = s.point.pulls * v[None] ** 2
     sums = (jnp.sum(jnp.where(side[None], each, 0), axis=1) for side in (v > 0, v < 0))
     empty = jnp.zeros(len(s.clusters.labels), s.point.x.dtype)
-    plus, minus = (empty.at[s.cluster].add(sum_) for sum_ in sums)
+    plus, minus = (empty.at[s.sample.cluster].add(sum_) for sum_ in sums)
     return plus, minus
 
 
@@ -374,7 +399,7 @@ LEMMAS: dict[str, Callable[[Setting], Check]] = {
 def ledger(s: Setting) -> dict[str, Check]:
     """P1 to P6, and every lemma that Theorems 3.1 and 4.2 rest on, in the paper's order."""
     return {
-        **properties(s.clusters, Sample(s.point.x, s.cluster)),
+        **properties(s.clusters, s.sample),
         **{name: lemma(s) for name, lemma in LEMMAS.items()},
     }
 

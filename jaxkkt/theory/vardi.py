@@ -19,7 +19,12 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
-from jaxkkt.numerics.requirements import as_mask, as_positive, as_samples
+from jaxkkt.numerics.requirements import (
+    as_mask,
+    as_positive,
+    as_samples,
+    require_at_least_one,
+)
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 
@@ -143,7 +148,7 @@ def robust_radius(s: Summary) -> Float[Array, ""]:
     return jnp.maximum(1 - s.p / s.d, 0) * jnp.sqrt(s.d) / 4
 
 
-def correlation_density(t: float | np.ndarray, d: int) -> Any:
+def correlation_density(t: float | np.ndarray | Sequence, d: int) -> Any:
     """The density of |<x, x'>| of two points uniform on the unit sphere of R^d, at 0 <= t <= 1:
 
     2 / B(1/2, (d-1)/2) (1 - t^2)^((d-3)/2). Appendix B, equation 8. Raises ValueError for d < 2
@@ -157,12 +162,13 @@ def correlation_density(t: float | np.ndarray, d: int) -> Any:
         raise ValueError(f"t is the size of a product of unit vectors, in [0, 1], got {t}")
     # 2 / B(1/2, (d - 1) / 2). A difference of log gammas would lose all digits as d grows.
     scale = 2 / sqrt(pi) * float(poch((d - 1) / 2, 0.5))
+    t = t if isinstance(t, jax.core.Tracer) else np.asarray(t, float)
     if d == 3:
         return scale + 0 * t
     if isinstance(t, jax.core.Tracer):
         return scale * jnp.exp((d - 3) / 2 * jnp.log1p(-(t**2)))
     with np.errstate(divide="ignore"):  # on the circle it has a pole at 1
-        return scale * np.exp((d - 3) / 2 * np.log1p(-(np.asarray(t, float) ** 2)))
+        return scale * np.exp((d - 3) / 2 * np.log1p(-(t**2)))
 
 
 def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
@@ -171,8 +177,10 @@ def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
     |<x_i, x_l>| <= 1/2 (`half`): 1 - m^2 d (3/4)^((d-3)/2), or
     |<x_i, x_l>| <= ln(d) / sqrt(d): 1 - m^2 d^(1 - ln(d)/4), for d >= 6.
 
-    m = d^k in the paper. Negative where the lemma says nothing. Raises ValueError for d < 2.
+    m = d^k in the paper. Negative where the lemma says nothing. Raises ValueError for d < 2 and no
+    samples.
     """
+    require_at_least_one(samples=samples)
     if d < 2:
         raise ValueError(f"the lemma is one of dimensions d >= 2, got {d}")
     logarithm = np.log(float(d))

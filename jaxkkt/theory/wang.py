@@ -63,7 +63,7 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
     bound = size * jnp.sqrt(2 * jnp.log(d)) + 1 / d
     changed = (preactivations(start, x) > 0) != (preactivations(start, x + delta) > 0)
     asked = {**_unit(x), "|delta| <= 1/2": below(size, 0.5), **_without_biases(start)}
-    return at_most(jnp.mean(changed), bound, asked, vacuous=bound >= 1)
+    return at_most(jnp.mean(changed, dtype=x.dtype), bound, asked, vacuous=bound >= 1)
 
 
 def sign_change_probability(
@@ -189,12 +189,12 @@ def gradient_difference(
     return at_most(jnp.max(difference), bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
 
-def step_constant(params: Params, x: Point) -> Array:
+def step_constant(params: Params, x: Point, bracket: Real = 1.0) -> Array:
     """C2 of Theorem 3.1 for this network and point: |eta| |grad f|^2 of the smallest step eta that
-    flips. The theorem promises one C2 for all widths in its window and all d; inf where none does,
-    as where the gradient is 0.
+    flips. The theorem promises one C2 for all widths in its window and all d; inf where no step up
+    to |delta| = `bracket` |x| does, as where the gradient is 0.
     """
-    found = gradient_steps(params, x[None])
+    found = gradient_steps(params, x[None], bracket)
     return _or_none(found, found.eta * found.gradient_norm**2)
 
 
@@ -212,7 +212,8 @@ def width_window(
 
 
 def cone(params: Params, x: Point, scale: Real) -> Check:
-    """Theorem 3.1's remark: networks r W of the cone over the ball flip with the same delta.
+    """Theorem 3.1's remark: networks r W of the cone over the ball flip with the same delta; steps
+    up to |delta| = |x| are looked at.
 
     Bound and measurement: |delta| at W, and at r W. For positive r without biases f scales by r.
     """

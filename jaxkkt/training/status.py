@@ -45,7 +45,8 @@ class Status(Outcome):
     )
     LAST_EPOCH = (
         11,
-        "robust training accuracy still rose at the last epoch: raise epochs to see it settle",
+        "at the last epoch robust training accuracy had not stood still for `patience` epochs: "
+        "raise epochs to see it settle",
     )
 
 

@@ -31,7 +31,8 @@ _ENGINE_ATTRIBUTES = {
     },
     "error": {"long_name": "traceback of what a run raised, empty for the others"},
     "log_loss": {
-        "long_name": "natural logarithm of the loss summed over the samples, at the end",
+        "long_name": "natural logarithm of the loss summed over the samples, at the end; "
+        "of adversarial training at the points of its last attack",
         "units": "1",
     },
     "steps": {"long_name": "updates made (one gradient each)", "units": "1"},

@@ -104,6 +104,13 @@ def summarize(dataset: xr.Dataset, name: str, over: str | Sequence[str] = "seed"
     along = [over] if isinstance(over, str) else list(dict.fromkeys(over))
     _require_dimensions(dataset, along)
     values = dataset[name]
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{name!r} has no mean: it holds {values.dtype}, not numbers")
+    if missing := [one for one in along if one not in values.dims]:
+        raise ValueError(
+            f"{name!r} does not differ along {missing[0]!r}, which it has no dimension of: it is "
+            f"the same for all of these runs"
+        )
     for told in values.attrs.get(ANCILLARY, "").split():
         if told in dataset:
             values = values.where(dataset[told] == 0)
@@ -127,7 +134,9 @@ def _counted(values: np.ndarray, status: np.ndarray, axes: int) -> tuple[Any, ..
     values, status = _joined(values, axes), _joined(status, axes)
     good = np.isin(status, SUCCEEDED) & np.isfinite(values)
     used = good.sum(axis=-1)
-    excluded = (status != NOT_RUN).sum(axis=-1) - used
+    # NaN where xarray made room for runs that there are not, as `where` and `reindex` do.
+    ran = (status != NOT_RUN) & ~np.isnan(status)
+    excluded = ran.sum(axis=-1) - used
     count = np.where(used > 0, used, np.nan)
     mean = np.where(good, values, 0).sum(axis=-1) / count
     apart = np.where(good, values - mean[..., None], 0)
