@@ -28,8 +28,10 @@ DRAWS = 64
 # Numbers of samples that polishing is compiled for.
 SIZES = (64, 256)
 CONSTANT = 30.0
-# The residual in `max_margin`, 1 / sqrt(1 + |w|^2), of a margin of 1e-5.
+# The residual in `max_margin`, 1 / sqrt(1 + |w|^2), of a margin of 1e-5 of the longest point.
 INSEPARABLE = 1e-5
+# How far, of 1, margins and |w|^2 may be from those of the hyperplane that is looked for.
+NEAREST = 1e-3
 
 
 class HalfSpaces(jk.data.Distribution):
@@ -143,18 +145,26 @@ def max_margin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float] | None:
     """
     from scipy.optimize import nnls
 
-    size = CONSTANT * float(np.max(np.linalg.norm(x, axis=1)))
-    rows = y[:, None] * np.concatenate([x, np.full((len(x), 1), size)], axis=1).astype(float)
+    longest = float(np.max(np.linalg.norm(x, axis=1))) or 1.0
+    points = np.asarray(x, float) / longest  # the solver's tolerance is of numbers of size 1
+    rows = y[:, None] * np.concatenate([points, np.full((len(x), 1), CONSTANT)], axis=1)
     system = np.concatenate([rows.T, np.ones((1, len(x)))])
     target = np.zeros(len(system))
     target[-1] = 1
-    rest = system @ nnls(system, target)[0] - target
+    found = nnls(system, target)[0]
+    rest = system @ found - target
     if np.linalg.norm(rest) < INSEPARABLE:
         return None
-    weights = -rest[:-1] / rest[-1]
-    if not np.min(rows @ weights) > 0:
-        return None
-    return weights[:-1], float(weights[-1] * size)
+    weights, multipliers = -rest[:-1] / rest[-1], -found / rest[-1]
+    margins = rows @ weights
+    # None with margins of 1 is shorter where |w|^2 is the sum of the multipliers.
+    off = 1 - np.min(margins), abs(multipliers @ (margins - 1)) / (weights @ weights)
+    if not max(off) <= NEAREST:
+        raise RuntimeError(
+            "SciPy's non-negative least squares ended before its solution: a margin is "
+            f"{off[0]:.1e} below 1, and |w|^2 {off[1]:.1e} from the least"
+        )
+    return weights[:-1] / longest, float(weights[-1] * CONSTANT)
 
 
 def best(points: np.ndarray, truth: jk.mixtures.Truth) -> np.ndarray:

@@ -43,11 +43,11 @@ def rooms(root: Path) -> dict[str, set[str]]:
     """Each folder of modules, and each module beside folders, with those that its files import."""
     files = {path.relative_to(root.parent): path for path in root.rglob("*.py")}
     modules = {".".join(one.with_suffix("").parts): one for one in files}
+    with_folders = {file.parent.parent for file in files if file.name == "__init__.py"}
     found: dict[str, set[str]] = {}
 
     def room(file: Path) -> str:
-        beside_folders = any(files[file].parent.glob("*/__init__.py"))
-        return str(file if beside_folders else file.parent)
+        return str(file if file.parent in with_folders else file.parent)
 
     def asked_for(module: str, name: str) -> Path | None:
         tried = f"{module}.{name}", f"{module}.{name}.__init__", module, f"{module}.__init__"

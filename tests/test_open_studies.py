@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import matplotlib.style
 import numpy as np
 import pytest
+import scipy.optimize
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -207,3 +208,37 @@ def test_a_broken_network_has_no_error():
     protocol = AdversarialProtocol(radius=0.1, weight_radius=1.0)
     found = wang_robust.robust(broken, jk.Dataset(x, y), protocol)
     assert np.isnan([*found.values()]).all()
+
+
+def test_the_hyperplane_knows_no_unit():
+    """Of longer points the solver ended early: at others, or at none."""
+    rng = np.random.default_rng(0)
+    for m in range(4, 24):
+        x = rng.normal(size=(m, 9))
+        x[1] = x[0] + 1e-3 * (x[1] - x[0])  # a narrow margin, where the two are of both classes
+        y = np.where(np.arange(m) % 2, 1.0, -1.0)
+        found = [frei_open.max_margin(c * x, y) for c in (1e-3, 1, 1e3)]
+        assert len({one is None for one in found}) == 1
+        if found[1] is None:
+            continue
+        w, b = found[1]
+        assert np.min(y * (x @ w + b)) == pytest.approx(1, abs=1e-3)
+        for c, one in ((1e-3, found[0]), (1e3, found[2])):
+            np.testing.assert_allclose(c * one[0], w, rtol=1e-3, atol=1e-3 * np.abs(w).max())
+
+
+def test_a_hyperplane_that_is_not_the_one_of_largest_margin_is_an_error(monkeypatch):
+    """SciPy before 1.16 ends early now and then, and does not say so."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 3))
+    y = np.sign(x[:, 0])
+    assert frei_open.max_margin(x, y) is not None
+    nnls = scipy.optimize.nnls
+
+    def early(system, target):
+        found, distance = nnls(system, target)
+        return np.where(found == found.max(), 0.9 * found, found), distance
+
+    monkeypatch.setattr(scipy.optimize, "nnls", early)
+    with pytest.raises(RuntimeError, match="least squares ended before its solution: a margin is"):
+        frei_open.max_margin(x, y)
