@@ -259,6 +259,7 @@ def test_measurements_take_turns_where_memory_is_short(monkeypatch):
         assert whole[run][0] == pytest.approx(values, rel=1e-4, nan_ok=True)
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_measurements_of_several_kinds_share_a_batch():
     """Own points of two kinds, each with held-out points of its own, in one bucket."""

@@ -265,7 +265,8 @@ def test_what_is_trained_is_named_in_any_order(trained):
     np.testing.assert_array_equal(found, multipliers(params, *data, trained=("w", "b", "v")))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.slow), 29])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 29])
 def test_multipliers_of_networks_that_misclassify(seed):
     """The margins add up to less than 0, and the least squares have an answer all the same."""
     rng = np.random.default_rng(seed)

@@ -127,6 +127,7 @@ class TestRuns:
         assert sorted(begun) == [10, 30]
         assert compiled == [10, 30, 20]
 
+    @pytest.mark.slow
     def test_streams_work_in_the_precision_of_the_caller(self):
         with jax.enable_x64(True):
             table = sweep(jk.grid(d=8, samples=6, width=20, seed=[0]))

@@ -39,6 +39,7 @@ class TestFlips:
         assert float(row.flip_size_least) == pytest.approx(least, rel=5e-3)
         assert row.flip_size_least <= row.flip_size_exact
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("separable", [True, False])
     def test_slacks_are_searched_anew_where_their_samples_differ(self, separable):
         """Also where nobody is on the margin: nothing is found, not the zeros of an empty start."""

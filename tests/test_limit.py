@@ -337,7 +337,8 @@ def test_multipliers_of_a_short_step_are_those_of_the_flow(sizes):
     np.testing.assert_allclose(trace.multipliers[0], expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [pytest.param(2e-2, marks=pytest.mark.slow), 1e-3])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2e-2, 1e-3])
 def test_many_samples_of_few_dimensions(step):
     params, data = trained(start=-3.0, m=24, d=3, k=60)
     start = float(jax.nn.logsumexp(-margins(params, *data)))

@@ -31,6 +31,7 @@ def test_numbers_of_measurements_are_not_those_of_32_bits():
     assert sweep([run]).sized.item() == np.float32(0.1)
 
 
+@pytest.mark.slow
 def test_names_of_runs_do_not_depend_on_which_came_first():
     """Another process found none of the rows."""
 

@@ -140,6 +140,7 @@ class TestStore:
             xr.testing.assert_identical(xr.load_dataset(tmp_path / "results.nc"), table)
             xr.testing.assert_equal(table, whole.isel(seed=slice(len(runs))))
 
+    @pytest.mark.rare
     @pytest.mark.slow
     def test_the_results_file_is_written_as_rows_land(self, tmp_path, monkeypatch, one_lane):
         monkeypatch.setattr(stored, "SECONDS_BETWEEN_RESULTS", 0.0)

@@ -239,6 +239,7 @@ class Rank(jk.Measurement):
         return {"rank": np.linalg.matrix_rank(np.asarray(params.w))}
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.parametrize("measure", [squared_norm, Rank])
 def test_workers_whose_functions_compute_something_else_are_refused(tmp_path, monkeypatch, measure):

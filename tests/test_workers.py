@@ -238,7 +238,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ours", "pool"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("pool", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_they_end_with_their_parent(tmp_path, kind, number):
     script = tmp_path / "script.py"
