@@ -80,8 +80,12 @@ class AdversarialProtocol(Training):
         return int(self.attack_steps) + 1
 
     @property
-    def takes_padding(self) -> bool:
-        return False
+    def trained(self) -> tuple[str, ...]:
+        return ("w", "b") if self.biases else ("w",)
+
+    @property
+    def label(self) -> str:
+        return "adversarial"
 
     def full_batch(self, samples: int) -> bool:
         return True  # attacks see all samples at once

@@ -36,9 +36,19 @@ class Training(Spec):
 
     @property
     def takes_padding(self) -> bool:
-        """Whether zero samples, neurons and coordinates change nothing: runs of unlike sizes then
-        share a program."""
-        return True
+        """Whether zero samples, neurons and coordinates change nothing: runs of unlike sizes may
+        then share a program."""
+        return False
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return ALL_PARAMETERS
+
+    @property
+    def batch_size(self) -> int | None:
+        """The most samples that a step sees; all where it is None."""
+        return None
 
     @property
     def limits(self) -> tuple[float, ...]:
@@ -150,6 +160,10 @@ class Protocol(Training, kw_only=False):
                 f"the representation {self.representation!r} is exact only for linear optimizers: "
                 "use 'plain', or declare the optimizer with jaxkkt.optimizers.linear if it is one"
             )
+
+    @property
+    def takes_padding(self) -> bool:
+        return True
 
     @property
     def rule(self) -> Optimizer:

@@ -64,7 +64,8 @@ class GramParams(NamedTuple):
 class Gradient(NamedTuple):
     """log L of some samples and its gradient, |grad log L|^2, min_i q_i, and whether it is dead.
 
-    `dead`: no neuron is active on any sample that the loss weighs, so the gradient is exactly zero.
+    `dead`: the gradient is exactly zero, for no neuron is active on any sample that the loss
+    weighs, or equal points with opposite labels cancel.
     """
 
     log_loss: Float[Array, ""]

@@ -59,11 +59,16 @@ def train_through(
     the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
     run that ends before a level shows how it ended from there on. One compilation serves all levels
     of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
-    Raises ValueError as `train` does, and for levels that are not finite and falling; of traced
-    ones the shape alone is looked at.
+    Raises ValueError as `train` does, for levels that are not finite and falling, of which the
+    shape alone is looked at where they are traced, and for a protocol with its own `training`.
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
+    if training.advance.dispatch(type(protocol)) is not training.advance.dispatch(Protocol):
+        raise ValueError(
+            f"{type(protocol).__name__} trains in a way of its own, which does not pause at "
+            "levels: train to each of them by jk.train"
+        )
     dtype = params.v.dtype
     known = not isinstance(levels, jax.core.Tracer)
     with np.errstate(over="ignore"):  # told below
@@ -103,15 +108,14 @@ _HAS_NONE = "training has no derivative: differentiate what is computed of the t
 @without_derivative(_HAS_NONE)
 def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
     representation = protocol.representation_for(*data.x.shape)
-    position, encoded = representations.encode(params, data, representation)
+    state, encoded = training.load(protocol, params, data, key, representation)
     state = jax.lax.while_loop(
         lambda state: state.status == Status.RUNNING,
-        lambda state: training.step(state, encoded, protocol),
-        training.init(position, encoded, protocol, key),
+        lambda state: training.advance(protocol, state, encoded, None),
+        state,
     )
-    state = training.finish(state, encoded, protocol)
-    trained = representations.decode(state.position, params, data, representation)
-    return Result(trained, state.log_loss, state.steps, state.status)
+    trained, told = training.unload(protocol, state, encoded, params, data, representation)
+    return Result(trained, told["log_loss"], told["steps"], told["status"])
 
 
 @jax.jit

@@ -57,7 +57,7 @@ def sphere(
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
     """`datasets.sphere` of R^d in coordinates of its span: |x_i| = sqrt(d), y uniform on {-1, 1}.
 
-    The labels are drawn until both occur. Raises ValueError for fewer than 2 samples.
+    Labels as there: both occur. Raises ValueError for fewer than 2 samples.
     """
     if samples < 2:
         raise ValueError(f"need at least 2 samples, one of each label, got {samples}")

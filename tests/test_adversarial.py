@@ -7,7 +7,7 @@ import pytest
 from cases import assert_close, assert_same_bits, lane, normal
 
 import jaxkkt as jk
-from jaxkkt import lazy
+from jaxkkt import datasets, lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
 from jaxkkt.protocols import flow_protocol
@@ -121,6 +121,17 @@ def test_a_run_that_breaks_is_told(case):
     broken = start._replace(w=jax.device_put(w))
     found = trained(broken, x, y, 0.1, 1.0, KEY, **FEW)
     assert found.status == Status.DIVERGED
+
+
+def test_what_moves_is_known_to_measurements(case):
+    """They took all parameters for trained: residuals were those of another problem."""
+    protocol = AdversarialProtocol(radius=0.1, weight_radius=1.0)
+    assert protocol.trained == ("w",)
+    assert protocol.replace(biases=True).trained == ("w", "b")
+    start, *data = case
+    moved = start._replace(b=start.b + 0.1)
+    with pytest.raises(ValueError, match="KKT points are those of networks whose two layers"):
+        jk.Certificates().measure(moved, datasets.Dataset(*data), protocol)
 
 
 def test_networks_whose_squares_are_too_large_are_none_that_broke(case):

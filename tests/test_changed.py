@@ -108,6 +108,19 @@ def test_a_function_may_be_used_in_both_precisions():
             assert jk.sweep([one(measure=size, max_steps=1)])["size"].item() > 0
 
 
+def test_draws_may_be_of_both_kinds_of_random_bits():
+    """The second was taken for a function that had changed."""
+
+    class Blobs(jk.data.Distribution):
+        def draw(self, key, samples, dim):
+            return scaled(1.0)(key, samples, dim)
+
+    for kind in (True, False, True):
+        with jax.threefry_partitionable(kind):
+            assert jk.plan_sweep([one(data=Blobs)]).runs == 1
+            jk.sweep([one(data=Blobs, measure=(), max_steps=1)])
+
+
 KINDS = ["data", "measure"]
 MORE = ["a schedule", "a class", "initialization", "a factory of optimizers", "a transformation"]
 

@@ -316,3 +316,11 @@ def test_clusters_of_lists_of_whole_numbers_keep_their_noise():
 def test_bad_clusters_are_refused(means, labels, sigma, message):
     with pytest.raises(ValueError, match=message):
         frei.clusters(means, labels, sigma)
+
+
+def test_more_than_nothing_is_not_nothing():
+    """Strict claims held at 0."""
+    checks = theory.checks
+    assert checks.at_least(0.0, 0.0, {}).holds
+    assert not checks.above(0.0, 0.0, {}).holds
+    assert checks.above(1e-9, 0.0, {}).holds

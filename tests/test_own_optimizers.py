@@ -133,6 +133,20 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="is declared linear, and is not"):
             Own()
 
+    def test_linear_at_some_numbers_is_not_linear_at_others(self):
+        """A class was checked at the first numbers that it was given, and never again."""
+
+        class Decayed(jk.Optimizer):
+            decay: jk.Number = 0.0
+            linear = True
+
+            def transformation(self):
+                return optax.chain(optax.add_decayed_weights(self.decay), optax.sgd(0.1))
+
+        Decayed()
+        with pytest.raises(ValueError, match="is declared linear, and is not"):
+            Decayed(decay=0.1)
+
     @pytest.mark.parametrize("float64", [False, True])
     def test_descent_and_momentum_are_linear(self, float64):
         with jax.enable_x64(float64):

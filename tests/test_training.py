@@ -380,3 +380,22 @@ def test_training_has_no_derivative(run):
 
     with pytest.raises(TypeError, match="training has no derivative"):
         jax.jacfwd(largest)(1.0)
+
+
+class Once(Protocol, kw_only=False):
+    """Ends after one step, by a way of its own."""
+
+
+@training.advance.register
+def _(protocol: Once, state, data, pause):
+    state = training.step(state, data, protocol, pause)
+    return state._replace(status=jnp.full_like(state.status, int(Status.STEP_CAP)))
+
+
+def test_a_protocol_trains_in_its_own_way():
+    """It trained as any other, and otherwise in a sweep."""
+    params, data = problem(6, 5, 8)
+    found = single.train(params, *data, Once())
+    assert (found.steps, found.status) == (1, Status.STEP_CAP)
+    with pytest.raises(ValueError, match=r"Once trains in a way of its own, .* by jk\.train"):
+        single.train_through(params, *data, [-1.0], Once())

@@ -57,7 +57,7 @@ class Certificates(Measurement):
             *data,
             kink_tolerance=self.kink_tolerance,
             budget=self.budget,
-            trained=getattr(protocol, "trained", None),
+            trained=protocol.trained,
         )
         return {
             "residual_one_sided": found.one_sided.residual,

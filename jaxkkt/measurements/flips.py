@@ -121,7 +121,7 @@ _FLIP_ATTRIBUTES = {
     "flip_size_least": {
         "long_name": "smallest c over slacks of 1.05, 1.1, 1.15, 1.2 and the measurement's own",
         "units": _LENGTH,
-        "method": "bisection along each slack's ray",
+        "method": "bisection along each slack's ray, and the exact size along its own",
     },
     **{
         f"flip_size_{name}": {

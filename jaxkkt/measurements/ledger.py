@@ -68,7 +68,7 @@ class Ledger(Measurement):
             x = (data if test is None else test).x[: self.points]
             lazy = _at_points(params, start, jnp.asarray(x), jnp.asarray(ball), self.gamma)
             checks |= {f"Wang {name}": check for name, check in lazy.items()}
-        elif len(data.y) <= self.largest and set(_trained(protocol)) == set(Params._fields):
+        elif len(data.y) <= self.largest and set(protocol.trained) == set(Params._fields):
             checks |= self._of_kkt_points(params, data, test, truth)
         empty = np.full(len(CLAIMS), np.nan)
         found = {f"ledger_{field}": empty.copy() for field in RECORDED}
@@ -138,10 +138,6 @@ def ledger_table(results: xr.Dataset) -> str:
             f"| {cell} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
         )
     return "\n".join(lines)
-
-
-def _trained(protocol: Any) -> Sequence[str]:
-    return getattr(protocol, "trained", Params._fields)
 
 
 _vardi = quick_jit(vardi.ledger, OLDER_EMITTERS)

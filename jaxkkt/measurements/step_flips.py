@@ -70,15 +70,16 @@ _STEP_ATTRIBUTES = {
         "units": "units of input squared an output",
     },
     "step_gradient_norm": {
-        "long_name": "norm of the gradient in the input, mean over test points",
+        "long_name": "norm of the gradient in the input, mean over the points that count",
         "units": "outputs a unit of the input",
     },
     "step_size": {
-        "long_name": "size |delta| of the smallest gradient step that flips, mean over test points",
+        "long_name": "size |delta| of the smallest gradient step that flips, mean over the points "
+        "that count",
         "units": "units of the input",
     },
     "step_relative_size": {
-        "long_name": "|delta| / |x| of the smallest gradient step, mean over test points",
+        "long_name": "|delta| / |x| of the smallest gradient step, mean over the points that count",
         "units": "1",
     },
     "step_needed_share": {

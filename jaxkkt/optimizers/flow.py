@@ -65,9 +65,10 @@ def log_loss_time(
     about 10 delta a step. From usual weights that takes some 14 gradients, from a thousandth of
     them a hundred.
 
-    A step aims at no log loss below `level`, but for one of delta, or of a millionth of log L where
-    that is more: `training.step` ends a run so on its target, of which its steps until then know
-    nothing. Within another transformation, as `optax.chain`, runs end up to a step beyond it.
+    A step aims at no log loss below `level`, but for one of delta, or of 8 eps |log L| where that
+    is more, a millionth in float32: `training.step` ends a run so on its target, of which its steps
+    until then know nothing. Within another transformation, as `optax.chain`, runs end up to a step
+    beyond it.
 
     Equal margins make the flow stiff: the modes that hold them together decay much faster than the
     rest, the more samples the faster. A step is one of the first-order Runge-Kutta-Chebyshev method

@@ -222,7 +222,12 @@ class Spec:
 
         It is given those of a run's sizes that its parameters name, as `width` and `d`.
         """
-        raise ValueError(f"what {type(self).__name__} computes cannot be told: it has no identity")
+        name = type(self).__name__
+        raise ValueError(
+            f"what {name} computes cannot be told: it has no identity. Give {name} a method "
+            "`computations` that yields its functions with example arguments, or go on without a "
+            "store"
+        )
 
     @property
     def told_by_values(self) -> bool:

@@ -33,7 +33,7 @@ class Optimizer(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.linear and package_of(type(self)) is None and not _traced(self.values()):
-            _require_linear_once(any_numbers(self), self)
+            _require_linear_once(self)
 
     @property
     def takes_batches(self) -> bool:
@@ -302,14 +302,14 @@ def _two_steps(made: Optimizer, gradient: Params) -> Array:
     return optimizers.two_steps(made.transformation(), gradient)
 
 
-# Classes from outside the package that were found to be linear, whatever their numbers.
-_LINEAR: set[Hashable] = set()
+# Optimizers from outside the package, with their numbers, that were found to be linear.
+_LINEAR: set[Optimizer] = set()
 
 
-def _require_linear_once(kind: Hashable, made: Optimizer) -> None:
-    if kind not in _LINEAR:
+def _require_linear_once(made: Optimizer) -> None:
+    if made not in _LINEAR:
         _require_linear(made)
-        _LINEAR.add(kind)
+        _LINEAR.add(made)
 
 
 def _settings_of(factory: Callable[..., Any]) -> tuple[str, ...]:

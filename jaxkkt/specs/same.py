@@ -30,10 +30,18 @@ class Same(tuple[Any, ...]):
     __hash__ = object.__hash__
 
 
+# JAX's settings that decide on numbers.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_default_matmul_precision",
+)
+
+
 def settings_of_numbers() -> tuple[Any, ...]:
     """How JAX computes in this thread, as far as it decides on numbers."""
-    config: Any = jax.config
-    return config.jax_enable_x64, config.jax_default_matmul_precision
+    return tuple(getattr(jax.config, name) for name in SETTINGS)
 
 
 @dataclass(frozen=True)

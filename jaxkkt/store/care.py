@@ -9,7 +9,7 @@ from typing import Any
 from jaxkkt.process.files import named, write_whole
 from jaxkkt.store.arrays import read_arrays
 from jaxkkt.store.lock import only_writer
-from jaxkkt.store.segments import SUFFIX, Segment, intact_lines, read, together
+from jaxkkt.store.segments import SUFFIX, Newer, Segment, intact_lines, read, together
 from jaxkkt.store.store import Store, differences
 
 DAMAGED = "damaged"
@@ -62,9 +62,9 @@ def repair(folder: str | Path) -> list[str]:
         for path in store.paths():
             try:
                 segment = read(path)
+            except Newer:
+                raise
             except ValueError as error:
-                if "newer jaxkkt" in str(error):
-                    raise
                 done.append(f"{_copied_aside(path)}: {error}")
                 path.unlink()
                 continue

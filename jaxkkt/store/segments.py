@@ -32,6 +32,10 @@ BEGINNING = re.compile(rb"[0-9a-f]{0,32}|[0-9a-f]{32} [ -~]*")
 SECONDS_BETWEEN_SYNCS = 1.0
 
 
+class Newer(ValueError):
+    """A segment that only a newer jaxkkt can read."""
+
+
 class Segment(NamedTuple):
     """What a segment holds. `damaged` are the numbers of lines that do not match their checksum.
     A last line that was cut short is none of them: so a killed process leaves it."""
@@ -218,7 +222,7 @@ def _header(path: Path, lines: list[bytes]) -> tuple[Mapping[str, Any], str, boo
         if text is not None:
             about = _plausible(path, text)
             if about["format"] > FORMAT:
-                raise ValueError(
+                raise Newer(
                     f"{path} is of format {about['format']}, written by a newer jaxkkt; this one "
                     f"reads up to {FORMAT}: update it"
                 )

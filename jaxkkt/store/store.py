@@ -11,7 +11,7 @@ from jaxkkt.networks import Params
 from jaxkkt.process.files import named
 from jaxkkt.store.arrays import read_arrays, write_arrays
 from jaxkkt.store.lock import WHOLE, only_writer
-from jaxkkt.store.segments import SUFFIX, Segment, Writer, read
+from jaxkkt.store.segments import SUFFIX, Newer, Segment, Writer, read
 
 
 class Record(NamedTuple):
@@ -58,9 +58,9 @@ class Store:
         for path in self.paths():
             try:
                 segment = read(path)
+            except Newer:
+                raise
             except ValueError as error:
-                if "newer jaxkkt" in str(error):
-                    raise
                 warn(f"{error}. Its rows count as missing", stacklevel=3)
                 continue
             if segment.damaged:

@@ -67,6 +67,12 @@ def at_least(
     return _check(-1, measured, bound, assumptions, vacuous, tolerance)
 
 
+def above(measured: Any, bound: Any, assumptions: dict[str, Assumption]) -> Check:
+    """The claim measured > bound."""
+    found = at_least(measured, bound, assumptions)
+    return found._replace(holds=found.slack > 0)
+
+
 def tightest(
     measured: Array,
     bound: Array,

@@ -25,7 +25,7 @@ from jaxkkt.numerics.requirements import (
     require_places,
     require_points,
 )
-from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
+from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 from jaxkkt.theory.vardi import largest_product
 
@@ -320,7 +320,7 @@ def mass_from_below(s: Setting) -> Check:
 def signs(s: Setting) -> Check:
     """Lemma A.12: y N(x) > 0 at every nice test point. Measured: the smallest."""
     least = jnp.min(jnp.where(s.nice, _test_margins(s), jnp.inf))
-    return at_least(least, 0.0, s.assumptions())
+    return above(least, 0.0, s.assumptions())
 
 
 def outputs(s: Setting) -> Check:
@@ -346,7 +346,7 @@ def alignment(s: Setting) -> Check:
 
 def room(c: Clusters) -> Check:
     """Lemma D.5: d - Delta - kp - k Delta > 0."""
-    return at_least(c.room, 0.0, c.assumptions())
+    return above(c.room, 0.0, c.assumptions())
 
 
 def opposing_neurons(s: Setting) -> Check:

@@ -25,7 +25,7 @@ from jaxkkt.numerics.requirements import (
     as_samples,
     require_at_least_one,
 )
-from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, tightest
+from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
 
 Real = float | Float[Array, ""]
@@ -232,7 +232,7 @@ def alignment(point: KKTPoint, s: Summary) -> Check:
 
 def room(s: Summary) -> Check:
     """Lemma C.5: d - m p > 0."""
-    return at_least(s.room, 0.0, s.assumptions())
+    return above(s.room, 0.0, s.assumptions())
 
 
 def opposing_neurons(point: KKTPoint, s: Summary) -> Check:

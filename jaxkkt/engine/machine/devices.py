@@ -20,14 +20,10 @@ from threadpoolctl import ThreadpoolController
 
 from jaxkkt._version import __version__
 from jaxkkt.specs.identity import PACKAGE, digest_of_code
+from jaxkkt.specs.same import SETTINGS
 
 _CONFIG: Any = jax.config  # its attributes are those of the thread
-_SETTINGS: dict[str, Any] = {
-    "jax_enable_x64": jax.enable_x64,
-    "jax_default_prng_impl": jax.default_prng_impl,
-    "jax_threefry_partitionable": jax.threefry_partitionable,
-    "jax_default_matmul_precision": jax.default_matmul_precision,
-}
+_SETTINGS: dict[str, Any] = {name: getattr(jax, name.removeprefix("jax_")) for name in SETTINGS}
 
 
 class NoDevice(RuntimeError):

@@ -121,14 +121,14 @@ class Bucket:
         )
 
     @property
-    def step_flops(self) -> int:
+    def step_flops(self) -> float:
         """Operations of the matrix products of one padded step of every trajectory."""
         sizes = {"samples": self.batch, "dim": self.d, "width": self.width}
         return self._gradients * len(self.trajectories) * step_flops(self.representation, **sizes)
 
-    @property
-    def _gradients(self) -> int:
-        return self.runs[0].protocol.gradients_per_step
+    @cached_property
+    def _gradients(self) -> float:
+        return sum(run.protocol.gradients_per_step for run in self.runs) / len(self.runs)
 
     @property
     def bytes(self) -> int:
@@ -140,7 +140,8 @@ class Bucket:
     def trained_by(self) -> str:
         """Loss and optimizer of its runs, or their kind of training."""
         fields = self.runs[0].fields()
-        return f"{fields.get('loss', '')} {fields.get('optimizer', 'adversarial')}".strip()
+        rule = fields.get("optimizer") or self.runs[0].protocol.label
+        return f"{fields.get('loss', '')} {rule}".strip()
 
     @property
     def computed_as(self) -> str:

@@ -121,7 +121,7 @@ def _kind_of(protocol: Training, data: Data, curve: Curve | None, shared: bool) 
     return _Kind(
         structure_of(protocol),
         protocol.representation_for(m, data.d),
-        None if protocol.full_batch(m) else protocol.batch_size,  # type: ignore[attr-defined]
+        None if protocol.full_batch(m) else protocol.batch_size,
         None if curve is None else (curve.dimension, len(curve.moments)),
         shared or curve is not None,
     )
@@ -167,7 +167,7 @@ def _bucket(
     ball = getattr(protocol, "ball", None) is not None
     batch = kind.seen(m)
     of_one = slot_bytes(kind.representation, m, batch, k, d, ball)
-    operations = float(kind.work(m, d, k))
+    operations = float(kind.work(m, d, k)) * protocol.gradients_per_step
     side_by_side = devices[0].platform != "cpu"
     if side_by_side:
         mine, most = -(-len(found) // len(devices)), lane_bytes(devices[0]) // of_one

@@ -35,7 +35,7 @@ _ENGINE_ATTRIBUTES = {
         "of adversarial training at the points of its last attack",
         "units": "1",
     },
-    "steps": {"long_name": "updates made (one gradient each)", "units": "1"},
+    "steps": {"long_name": "updates made; of adversarial training epochs", "units": "1"},
     "status": {
         "long_name": "how the run ended",
         "units": "1",
