@@ -27,8 +27,6 @@ from .vardi_bounds_claims import claims, drawn, table
 
 # Numbers of samples and coordinates that programs are compiled for.
 SIZES = (4, 16, 64, 256, 1024)
-# A polished margin is 1 up to rounding.
-ON_MARGIN = 1 + 1e-5
 
 
 class Bounds(jk.Measurement):
@@ -62,16 +60,10 @@ class Bounds(jk.Measurement):
         return found
 
 
-def summary(x: Array, y: Array, chosen: Array, d: Array) -> vardi.Summary:
-    """`vardi.summary` of points of R^d that are written in fewer coordinates."""
-    away = jnp.where(chosen, jnp.abs(jnp.linalg.norm(x, axis=1) / jnp.sqrt(d) - 1), 0)
-    return vardi.summary(x, y, chosen)._replace(d=d, off_sphere=jnp.max(away))
-
-
 @jax.jit
 def _promised(x: Array, y: Array, chosen: Array, d: Array) -> dict[str, Array]:
     """|z| of the chosen samples and the bound of Lemma C.9, where the theorem applies to them."""
-    s = summary(x, y, chosen, d)
+    s = vardi.summary(x, y, chosen, d)
     nothing = Params(jnp.zeros((1, x.shape[1])), jnp.zeros(1), jnp.zeros(1))
     check = vardi.size(KKTPoint(nothing, x, y, jnp.zeros(y.shape), jnp.zeros((*y.shape, 1))), s)
     return {
@@ -117,13 +109,12 @@ def _polish(params: Params, x: Array, y: Array) -> tuple[Array, KKTPoint]:
 @jax.jit
 def corollary(point: KKTPoint, d: Array) -> dict[str, Array]:
     """Corollary 4.1 on the samples that attain the margin, and c of the point along the same z."""
-    chosen = (point.margins <= ON_MARGIN) & (point.y != 0)
-    s = summary(point.x, point.y, chosen, d)
+    s = vardi.on_margin(point, d)
     checks = [vardi.flipped(point, s, label) for label in (1, -1)]
     met = jnp.stack([condition.holds for condition in point.conditions().values()]).all()
     norm = jnp.linalg.norm(vardi.perturbation(point, s))
-    direction = perturbations.universal_direction(point.x, point.y, chosen)
-    flips = perturbations.flip_sizes_exact(point.params, point.x, point.y, direction, chosen)
+    direction = perturbations.universal_direction(point.x, point.y, s.chosen)
+    flips = perturbations.flip_sizes_exact(point.params, point.x, point.y, direction, s.chosen)
     return {
         "polished_kkt": met.astype(norm.dtype),
         "polished_applies": checks[0].assumed.astype(norm.dtype),

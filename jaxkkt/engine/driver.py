@@ -32,13 +32,14 @@ from jaxkkt.engine.running.rows import Row, failed, give_up, in_doubt
 from jaxkkt.engine.running.streams import run_streams
 from jaxkkt.engine.running.tally import Tally, together
 from jaxkkt.engine.tables import results
-from jaxkkt.engine.tables.stored import CHECKPOINTS, Stored
+from jaxkkt.engine.tables.stored import Stored
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.process.garbage import seldom_collected, uncollected
 from jaxkkt.runs.columns import values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
+from jaxkkt.store.store import CHECKPOINTS
 
 log = logging.getLogger("jaxkkt")
 

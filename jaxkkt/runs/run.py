@@ -332,7 +332,7 @@ def _computed(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 
 def _sizes(run: Run) -> dict[str, Any]:
     """What a run's own functions are given, as far as that says what they compute."""
-    how = jax.tree.map(lambda leaf: type(leaf)(0), run.protocol)
+    how = identity.any_numbers(run.protocol)
     own = (one for one in own_specs(run) if isinstance(one, Measurement))
     asked = {name for one in own for name in one.needs()}
     found = {**run.sizes, "protocol": how}

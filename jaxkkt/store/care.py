@@ -10,7 +10,7 @@ from jaxkkt.process.files import named, write_whole
 from jaxkkt.store.arrays import read_arrays
 from jaxkkt.store.lock import only_writer
 from jaxkkt.store.segments import SUFFIX, Newer, Segment, intact_lines, read, together
-from jaxkkt.store.store import Store, differences
+from jaxkkt.store.store import CHECKPOINTS, Store, differences
 
 DAMAGED = "damaged"
 
@@ -168,7 +168,7 @@ def _said(value: Any) -> dict[str, Any] | None:
 
 
 def _damaged_arrays(folder: Path, *kinds: str) -> Iterator[tuple[Path, str]]:
-    for kind in kinds or ("networks", "checkpoints"):
+    for kind in kinds or ("networks", CHECKPOINTS):
         for path in sorted((folder / kind).glob("*.npz")):
             try:
                 read_arrays(path, path.stem)

@@ -13,6 +13,9 @@ from jaxkkt.store.arrays import read_arrays, write_arrays
 from jaxkkt.store.lock import WHOLE, only_writer
 from jaxkkt.store.segments import SUFFIX, Newer, Segment, Writer, read
 
+# What is in a store's folder beside its own: a sweep's table, and its runs under way.
+RESULTS, CHECKPOINTS = "results.nc", "checkpoints"
+
 
 class Record(NamedTuple):
     """A row as it landed: its name, what it says, and the segment that says what wrote it."""
@@ -190,9 +193,9 @@ class Store:
         """Removes this store's own files that were cut short."""
         for leftover in [
             *self._networks.glob("*.npz*.part"),
-            *(self.folder / "checkpoints").glob("*.npz*.part"),
+            *(self.folder / CHECKPOINTS).glob("*.npz*.part"),
             *(self.folder / "locks").glob("*.json*.part"),
-            *self.folder.glob("results.nc*.part"),
+            *self.folder.glob(f"{RESULTS}*.part"),
         ]:
             leftover.unlink(missing_ok=True)
 

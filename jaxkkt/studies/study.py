@@ -19,6 +19,7 @@ from jaxkkt.process.caching import keep_programs
 from jaxkkt.process.files import write_whole
 from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.run import unique
+from jaxkkt.store.store import RESULTS
 from jaxkkt.studies.claims import Claim, as_json, ended, endings, table
 from jaxkkt.studies.logs import logged
 from jaxkkt.studies.machines import executor_of, shard_of
@@ -156,7 +157,7 @@ class Study:
             mine = int((swept.status != engine.NOT_RUN).sum())
             text = f"{part.name} shard {options.shard}: {mine} runs are in {folder}".strip()
             return Report(part, swept, [], text, [], raised)
-        files, results = [] if options.landed else [folder / "results.nc"], swept
+        files, results = [] if options.landed else [folder / RESULTS], swept
         if part.derived is not None:
             context = Context(part.runs, folder, _progress(options))
             results = part.derived.compute(swept, context)

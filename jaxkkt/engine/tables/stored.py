@@ -36,12 +36,10 @@ from jaxkkt.runs.columns import MEASURE, Orders, distinct, in_order, values_of
 from jaxkkt.runs.run import Run
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE
-from jaxkkt.store.store import plain
+from jaxkkt.store.store import CHECKPOINTS, RESULTS, plain
 
 log = logging.getLogger("jaxkkt")
 
-RESULTS = "results.nc"
-CHECKPOINTS = "checkpoints"
 # The results file is written again as rows land: first after so long, and then so seldom that it
 # takes no more than this share of the time.
 SECONDS_BETWEEN_RESULTS = 30.0
