@@ -404,3 +404,15 @@ def test_a_protocol_trains_in_its_own_way(monkeypatch):
 
     with pytest.raises(ValueError, match=r"Own trains in a way of its own, .* by jk\.train"):
         single.train_through(params, *data, [-1.0], Own())
+
+
+def test_padding_is_for_those_who_say_that_zeros_change_nothing():
+    """Every own kind of training shared programs with runs of other sizes."""
+
+    class Own(protocols.Training):
+        pass
+
+    assert not Own().takes_padding
+    assert Protocol().takes_padding
+    assert Own().batch_size is None
+    assert Own().trained == ("w", "b", "v")
