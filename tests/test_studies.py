@@ -345,7 +345,7 @@ class TestEnds:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", list(command.studies("sweeps")))
-    def test_every_study_here_can_be_planned(self, name, tmp_path, capsys):
+    def test_every_study_here_can_be_planned(self, name, tmp_path, capsys, unchecked):
         assert command.sweep([name, "--dry-run", "--out", str(tmp_path)], "sweeps") == 0
         assert "minutes" in capsys.readouterr().err
 
