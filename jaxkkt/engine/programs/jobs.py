@@ -204,7 +204,16 @@ def _beside(run: Run, group: _Together, dim: int) -> Beside:
     test = asked_for("test", run, group.some) if "test" in group.needs else None
     if test is not None and group.padded:
         test = pad_data(test, len(test.y), dim)
-    return Beside(test, asked_for("truth", run, group.some) if "truth" in group.needs else None)
+    truth = asked_for("truth", run, group.some) if "truth" in group.needs else None
+    return jax.tree.map(_in_jax_precision, Beside(test, truth))
+
+
+def _in_jax_precision(array: Any) -> Any:
+    """NumPy's arrays as JAX takes them: of 64 bits it would warn."""
+    if isinstance(array, jax.Array):
+        return array
+    array = np.asarray(array)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _kind(run: Run, group: _Together, beside: Beside) -> Kind:
