@@ -222,11 +222,9 @@ class Spec:
 
         It is given those of a run's sizes that its parameters name, as `width` and `d`.
         """
-        name = type(self).__name__
         raise ValueError(
-            f"what {name} computes cannot be told: it has no identity. Give {name} a method "
-            "`computations` that yields its functions with example arguments, or go on without a "
-            "store"
+            f"what {type(self).__name__} computes cannot be told: give it a method `computations` "
+            "that yields its functions with example arguments, or go on without a store"
         )
 
     @property
