@@ -58,7 +58,7 @@ with importing():
     )
     from jaxkkt.networks import Params
     from jaxkkt.process.caching import keep_programs
-    from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
+    from jaxkkt.protocols import Protocol, Training, flow_protocol, paper_protocol
     from jaxkkt.runs.grid import grid
     from jaxkkt.runs.run import Curve, Run
     from jaxkkt.single import train, train_through
@@ -94,6 +94,7 @@ __all__ = [
     "Spec",
     "Status",
     "StepFlips",
+    "Training",
     "Workers",
     "__version__",
     "adversarial",

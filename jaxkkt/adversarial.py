@@ -1,8 +1,7 @@
 """Adversarial training in the lazy ball: Algorithm 1 of Wang et al. (2022)."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,8 @@ from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
 from jaxkkt.protocols import Training
-from jaxkkt.representations import Representation
 from jaxkkt.specs.base import Count, Number, described
-from jaxkkt.training import Pause, Status
+from jaxkkt.training import Status
 
 # The share of its least value by which the robust loss has to fall to count as progress.
 FALL = 0.01
@@ -90,8 +88,34 @@ class AdversarialProtocol(Training):
     def full_batch(self, samples: int) -> bool:
         return True  # attacks see all samples at once
 
-    def representation_for(self, samples: int, dim: int) -> Representation:
-        return "plain"
+    def require_batches(self, samples: int) -> None:
+        size = self.batch_size
+        if size > samples:
+            raise ValueError(f"batch_size must be from 1 to the {samples} samples, got {size}")
+
+    def begin(self, params: Params, data: Dataset, key: PRNGKeyArray) -> "State":
+        return init(params, key)
+
+    def step(self, state: "State", data: Dataset) -> "State":
+        return epoch(state, data, self)
+
+    def told(self, state: "State") -> dict[str, Array]:
+        return {"robust_training_accuracy": state.best}
+
+    def attributes(self) -> dict[str, dict[str, str]]:
+        return {
+            "log_loss": {
+                "long_name": "natural logarithm of the loss summed over the samples, each moved by "
+                "the last attack",
+                "units": "1",
+            },
+            "steps": {"long_name": "epochs", "units": "1"},
+            "robust_training_accuracy": {
+                "long_name": "share of the samples classified after an attack, the largest of all "
+                "epochs",
+                "units": "1",
+            },
+        }
 
 
 class AdversariallyTrained(NamedTuple):
@@ -143,7 +167,7 @@ def init(params: Params, key: PRNGKeyArray) -> State:
 
 
 def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
-    """One epoch, or none where the run has ended."""
+    """One epoch."""
     x, y = data
     n, size = x.shape[0], protocol.batch_size
 
@@ -172,7 +196,7 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
     status = jnp.where(state.steps + 1 >= protocol.epochs, Status.LAST_EPOCH, Status.RUNNING)
     status = jnp.where(since >= protocol.patience, Status.SETTLED, status)
     status = jnp.where(finite, status, Status.DIVERGED).astype(jnp.int32)
-    after = State(
+    return State(
         params=params,
         start=state.start,
         steps=state.steps + 1,
@@ -184,8 +208,6 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
         status=status,
         key=state.key,
     )
-    running = state.status == Status.RUNNING
-    return jax.tree.map(partial(jnp.where, running), after, state)
 
 
 def adversarial_training(
@@ -204,7 +226,7 @@ def adversarial_training(
         got = type(protocol).__name__
         raise ValueError(f"adversarial_training takes an AdversarialProtocol, got {got}")
     data = datasets.validate_for(params, x, y)
-    _require_batch(protocol, data)
+    protocol.require_batches(data.y.shape[0])
     return _train(params, data, protocol, key)
 
 
@@ -214,48 +236,10 @@ def _train(
 ) -> AdversariallyTrained:
     state = jax.lax.while_loop(
         lambda state: state.status == Status.RUNNING,
-        lambda state: epoch(state, data, protocol),
+        lambda state: training.advance(protocol, state, data, None),
         init(start, key),
     )
     return AdversariallyTrained(state.params, state.steps, state.accuracy, state.best, state.status)
-
-
-@training.load.register
-def _(
-    protocol: AdversarialProtocol,
-    params: Params,
-    data: Dataset,
-    key: PRNGKeyArray,
-    representation: Representation,
-) -> tuple[Any, Any]:
-    _require_batch(protocol, data)
-    return init(params, key), data
-
-
-@training.advance.register
-def _(protocol: AdversarialProtocol, state: Any, data: Any, pause: Pause | None) -> Any:
-    if pause is not None:
-        raise ValueError("adversarial training does not pause: leave the curve out of its runs")
-    return epoch(state, data, protocol)
-
-
-@training.unload.register
-def _(
-    protocol: AdversarialProtocol,
-    state: Any,
-    encoded: Any,
-    params: Params,
-    data: Dataset,
-    representation: Representation,
-) -> tuple[Params, dict[str, Array]]:
-    names = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
-    return state.params, {**names, "robust_training_accuracy": state.best}
-
-
-def _require_batch(protocol: AdversarialProtocol, data: Dataset) -> None:
-    n = data.y.shape[0]
-    if protocol.batch_size > n:
-        raise ValueError(f"batch_size must be from 1 to the {n} samples, got {protocol.batch_size}")
 
 
 def _descend(params: Params, x: Array, y: Array, protocol: AdversarialProtocol) -> Params:

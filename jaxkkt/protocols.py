@@ -1,14 +1,18 @@
 """How a run trains: loss, optimizer, batch size, stopping rule."""
 
+from collections.abc import Callable, Iterator
 from math import isfinite, log
 from typing import Any, Literal
 
 import jax
 import optax
+from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import representations
+from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
+from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.representations import Representation
 from jaxkkt.specs.base import Count, Number, Spec, described
@@ -22,12 +26,58 @@ LIKE_A_LOSS = 0.1
 
 
 class Training(Spec):
-    """How a run trains. `Protocol` is one kind, `adversarial.AdversarialProtocol` another."""
+    """How a run trains. `Protocol` is one kind, `adversarial.AdversarialProtocol` another.
+
+    A subclass brings `begin` and `step`, and numbers as fields. They are compiled, and a run's
+    numbers are traced in them. What goes from step to step is a NamedTuple, a pytree of arrays
+    whose shapes stay, with at least the fields `params`; `status`, a `Status`, which is RUNNING
+    until training is to stop; `steps`, how many were made; and `log_loss`, the natural logarithm of
+    the loss summed over the samples.
+    """
+
+    def begin(self, params: Params, data: Dataset, key: PRNGKeyArray) -> Any:
+        """What training starts from. `key` is the run's own, for what it draws."""
+        raise ValueError(f"{type(self).__name__} has no method `begin(self, params, data, key)`")
+
+    def step(self, state: Any, data: Dataset) -> Any:
+        """What comes after it, by one step; nobody asks once its status is not RUNNING."""
+        raise ValueError(f"{type(self).__name__} has no method `step(self, state, data)`")
+
+    def told(self, state: Any) -> dict[str, Array]:
+        """What a table tells of a run's end beside its status, steps and log loss: numbers by
+        name, described by `attributes`."""
+        return {}
+
+    def attributes(self) -> dict[str, dict[str, str]]:
+        """`long_name` and `units` of what `told` returns, and of `steps` and `log_loss` where they
+        are not updates made and the logarithm of the loss summed over the samples."""
+        return {}
+
+    def computations(
+        self, *, samples: int = 3, width: int = 3, d: int = 2
+    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        if type(self).begin is Training.begin:
+            yield from super().computations()
+
+        def array(*shape: int) -> Any:
+            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
+
+        def begin(spec: Any, params: Params, data: Dataset, key: PRNGKeyArray) -> Any:
+            return spec.begin(params, data, key)
+
+        def step(spec: Any, state: Any, data: Dataset) -> Any:
+            return spec.step(state, data), spec.told(state)
+
+        params = Params(array(width, d), array(width), array(width))
+        data = Dataset(array(samples, d), array(samples))
+        first = self, params, data, key_of(0)
+        yield begin, first
+        yield step, (self, jax.eval_shape(begin, *first), data)
 
     @property
     def guessed_steps(self) -> int:
         """How many steps a run takes, roughly: sweeps plan by it."""
-        raise NotImplementedError
+        return 1000
 
     @property
     def gradients_per_step(self) -> int:
@@ -55,8 +105,7 @@ class Training(Spec):
         """Numbers that say when training stops, and nothing of how: the larger, the later.
 
         A run goes on from where one ended that differs in them alone, and whose are no larger;
-        where there are none it begins anew. `training.advance` must then end a run with all of its
-        state where it is given a `pause`.
+        where there are none it begins anew.
         """
         return ()
 
@@ -66,11 +115,11 @@ class Training(Spec):
 
     def full_batch(self, samples: int) -> bool:
         """Whether a step sees all of so many samples."""
-        raise NotImplementedError
+        return self.batch_size is None or samples <= self.batch_size
 
     def representation_for(self, samples: int, dim: int) -> Representation:
         """The representation that a run of this size trains in."""
-        raise NotImplementedError
+        return "plain"
 
     def require_batches(self, samples: int) -> None:
         """Raises ValueError where so many samples cannot be trained on by the batch size."""
@@ -114,6 +163,15 @@ class Protocol(Training, kw_only=False):
         "coordinates of training", default="auto"
     )
     expected_steps: int | None = described("guess", default=None, shown=False, identity=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("begin", "step", "told"):
+            if name in vars(cls):
+                raise ValueError(
+                    f"{cls.__name__} has a method `{name}`, by which no jk.Protocol trains: derive "
+                    "it from jk.Training"
+                )
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):
@@ -196,9 +254,6 @@ class Protocol(Training, kw_only=False):
     def fixed(self) -> tuple[str, ...]:
         """The parameters that do not move."""
         return tuple(name for name in ALL_PARAMETERS if name not in self.trained)
-
-    def full_batch(self, samples: int) -> bool:
-        return self.batch_size is None or samples <= self.batch_size
 
     def require_batches(self, samples: int) -> None:
         if not self.rule.takes_batches and not self.full_batch(samples):

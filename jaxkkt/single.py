@@ -13,7 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.numerics.derivatives import without_derivative
 from jaxkkt.numerics.keys import key_of, unrolled
-from jaxkkt.protocols import Protocol, flow_protocol
+from jaxkkt.protocols import Protocol, Training, flow_protocol
 from jaxkkt.training import Evaluation, State, Status
 
 
@@ -30,13 +30,14 @@ def train(
     params: Params,
     x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
     y: Float[Array | np.ndarray, " m"] | Sequence[Any],
-    protocol: Protocol | None = None,
+    protocol: Training | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Result:
     """Trains one network until its protocol's stopping rule; `flow_protocol()` by default.
 
     Under `jax.vmap` a batch of networks trains until the last one stops, each frozen at its own
-    last step. `key` shuffles mini-batches and is needed for nothing else.
+    last step. `key` shuffles mini-batches, and is what another `jk.Training` draws by; it is needed
+    for nothing else.
     Raises ValueError for data or parameters that do not fit; a run that fails says so in `status`.
     TypeError where its derivative is asked for: it has none, only what is computed of networks has.
     """
@@ -50,7 +51,7 @@ def train_through(
     x: Float[Array | np.ndarray, "m d"] | Sequence[Any],
     y: Float[Array | np.ndarray, " m"] | Sequence[Any],
     levels: Sequence[float] | Float[Array | np.ndarray, " n"],
-    protocol: Protocol | None = None,
+    protocol: Training | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Result:
     """One run seen at several log losses: the `Result` has a leading axis over the n `levels`.
@@ -64,7 +65,7 @@ def train_through(
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
-    if training.advance.dispatch(type(protocol)) is not training.advance.dispatch(Protocol):
+    if not isinstance(protocol, Protocol):
         raise ValueError(
             f"{type(protocol).__name__} trains in a way of its own, which does not pause at "
             "levels: train to each of them by jk.train"
@@ -86,14 +87,17 @@ def train_through(
 
 
 def _checked(
-    params: Params, x: Any, y: Any, protocol: Protocol, key: PRNGKeyArray | None
+    params: Params, x: Any, y: Any, protocol: Training, key: PRNGKeyArray | None
 ) -> Dataset:
     data = datasets.validate_for(params, x, y)
     m = data.y.shape[0]
-    if not isinstance(protocol, Protocol):
-        raise ValueError(f"jk.train takes a jk.Protocol, got {type(protocol).__name__}")
+    if not isinstance(protocol, Training):
+        got = type(protocol).__name__
+        raise ValueError(f"jk.train takes a jk.Protocol, or another jk.Training, got {got}")
     protocol.require_batches(m)
-    if not protocol.full_batch(m) and key is None:
+    if key is None and not isinstance(protocol, Protocol):
+        raise ValueError(f"{type(protocol).__name__} may draw as it trains: give it a key")
+    if key is None and not protocol.full_batch(m):
         raise ValueError(f"{m} samples train in mini-batches: give a key to shuffle with")
     if key is not None:
         unrolled(key)  # raises for what is none
@@ -106,7 +110,7 @@ _HAS_NONE = "training has no derivative: differentiate what is computed of the t
 
 @jax.jit
 @without_derivative(_HAS_NONE)
-def _train(params: Params, data: Dataset, protocol: Protocol, key: PRNGKeyArray) -> Result:
+def _train(params: Params, data: Dataset, protocol: Training, key: PRNGKeyArray) -> Result:
     representation = protocol.representation_for(*data.x.shape)
     state, encoded = training.load(protocol, params, data, key, representation)
     state = jax.lax.while_loop(

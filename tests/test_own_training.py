@@ -1,47 +1,249 @@
 """Ways to train that users bring."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import cases
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from cases import problem
+from cases import assert_close, problem
 
-from jaxkkt import protocols, single, training
-from jaxkkt.protocols import Protocol
-from jaxkkt.training import Status
+import jaxkkt as jk
+from jaxkkt import training
+from jaxkkt.adversarial import AdversarialProtocol
+
+KEY = jax.random.key(7)
 
 
-def test_a_protocol_trains_in_its_own_way(monkeypatch):
-    """`train` trained by Protocol's steps, whatever a sweep does."""
-    ours = training.advance.registry[Protocol]
+class Walk(NamedTuple):
+    params: jk.Params
+    log_loss: Any
+    steps: Any
+    status: Any
+    key: Any
 
-    def once(protocol, state, data, pause):
-        state = ours(protocol, state, data, pause)
-        return state._replace(status=jnp.full_like(state.status, int(Status.STEP_CAP)))
 
-    params, data = problem(13, 11, 17)  # sizes of this test alone: the program is kept
-    try:
-        training.advance.register(Protocol, once)
-        found = single.train(params, *data, Protocol())
-    finally:
-        training.advance.register(Protocol, ours)
-    assert (found.steps, found.status) == (1, Status.STEP_CAP)
-    monkeypatch.setattr(training.advance, "dispatch", lambda kind: kind)
+class NoisyLabels(jk.Training):
+    """Descent on the squared loss, with noise on the labels."""
 
-    class Own(Protocol, kw_only=False):
-        pass
+    noise: jk.Number = 0.1
+    learning_rate: jk.Number = 0.01
+    max_steps: jk.Count = 30
 
-    with pytest.raises(ValueError, match=r"Own trains in a way of its own, .* by jk\.train"):
-        single.train_through(params, *data, [-1.0], Own())
+    def begin(self, params, data, key):
+        return Walk(params, jnp.inf, 0, jk.Status.RUNNING, key)
+
+    def step(self, state, data):
+        key = jax.random.fold_in(state.key, state.steps)
+        y = data.y + self.noise * jax.random.normal(key, data.y.shape)
+
+        def loss(params):
+            return jnp.sum((jk.networks.apply(params, data.x) - y) ** 2)
+
+        here, gradient = jax.value_and_grad(loss)(state.params)
+        params = jax.tree.map(lambda p, g: p - self.learning_rate * g, state.params, gradient)
+        steps = state.steps + 1
+        status = jnp.where(steps < self.max_steps, jk.Status.RUNNING, jk.Status.CONVERGED)
+        return Walk(params, jnp.log(here), steps, status, state.key)
+
+    def told(self, state):
+        return {"largest_bias": jnp.max(state.params.b)}
+
+    def attributes(self):
+        return {
+            "largest_bias": {"long_name": "largest bias", "units": "1"},
+            "steps": {"long_name": "steps with noise", "units": "1"},
+        }
+
+
+def grid(**axes):
+    return jk.grid(**{"d": 6, "samples": 8, "width": 10, "seed": range(2), "measure": ()} | axes)
+
+
+def by_hand(protocol, params, data, key):
+    """The same with no engine, in float64."""
+    x, y = (np.asarray(a, float) for a in data)
+    w, b, v = (np.asarray(a, float) for a in params)
+    for step in range(int(protocol.max_steps)):
+        noise = jax.random.normal(jax.random.fold_in(key, step), y.shape)
+        inside = x @ w.T + b
+        hidden = np.maximum(inside, 0)
+        off = 2 * (hidden @ v - y - protocol.noise * np.asarray(noise, float))
+        pull = off[:, None] * v * (inside > 0)
+        new = w - protocol.learning_rate * pull.T @ x, b - protocol.learning_rate * pull.sum(0)
+        w, b, v = *new, v - protocol.learning_rate * hidden.T @ off
+    return jk.Params(w, b, v)
+
+
+def test_a_network_trains_by_it():
+    params, data = problem(8, 6, 10)
+    protocol = NoisyLabels()
+    found = jk.train(params, *data, protocol, KEY)
+    assert (int(found.steps), int(found.status)) == (30, jk.Status.CONVERGED)
+    assert_close(found.params, by_hand(protocol, params, data, KEY), rtol=1e-4, atol=1e-5)
+    noises = jnp.array([0.0, 0.1, 0.5])
+    together = jax.vmap(lambda noise: jk.train(params, *data, NoisyLabels(noise=noise), KEY))(
+        noises
+    )
+    assert_close(cases.lane(together, 1).params, found.params, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sweep_trains_by_it_and_says_what_it_tells():
+    runs = grid(protocol=NoisyLabels, noise=[0.1, 1.0], max_steps=[5, 30])
+    table = cases.sweep(runs)
+    for run in runs:
+        start, data = jk.draw(run)
+        by = jk.train(start, *data, run.protocol, run.shuffle_key())
+        at = {"seed": run.seed, "noise": run.protocol.noise, "max_steps": run.protocol.max_steps}
+        row = table.sel(at).squeeze()
+        assert (row.steps, row.status) == (run.protocol.max_steps, jk.Status.CONVERGED)
+        np.testing.assert_allclose(row.largest_bias, by.params.b.max(), rtol=1e-4)
+    assert table.largest_bias.attrs == {"long_name": "largest bias", "units": "1"}
+    assert table.steps.attrs["long_name"] == "steps with noise"
+    assert "logarithm" in table.log_loss.attrs["long_name"]
+
+
+def test_what_one_kind_says_is_not_said_of_others():
+    protocols = [NoisyLabels(max_steps=2), jk.Protocol(max_steps=3)]
+    table = cases.sweep(grid(protocol=protocols, seed=0))
+    assert table.steps.attrs["long_name"] == "steps of training made"
+    assert table.largest_bias.attrs["long_name"] == "largest bias"
+    assert np.isnan(table.largest_bias).sum() == 1
+
+
+def test_a_store_has_it_and_knows_it_by_what_it_computes(tmp_path):
+    runs = grid(protocol=NoisyLabels, noise=[0.1, 1.0], max_steps=3)
+    first = cases.sweep(runs[:2], store=tmp_path)
+    whole = cases.sweep(runs, store=tmp_path)
+    assert whole.identical(cases.sweep(runs))
+    assert first.largest_bias.values.ravel().tolist() == [
+        whole.largest_bias.sel(noise=0.1, seed=seed).item() for seed in (0, 1)
+    ]
+    read = jk.read_store(tmp_path)
+    assert read.largest_bias.attrs == whole.largest_bias.attrs
+    assert read.steps.attrs == whole.steps.attrs
+
+    ours = NoisyLabels
+
+    class NoisyLabels_(ours):
+        def step(self, state, data):
+            after = super().step(state, data)
+            return after._replace(params=after.params._replace(b=state.params.b))
+
+    NoisyLabels_.__name__ = ours.__name__
+    (edited,) = grid(protocol=NoisyLabels_, noise=0.1, max_steps=3, seed=0)
+    assert edited.protocol.label == runs[0].protocol.label
+    assert edited.name != runs[0].name
+    assert runs[0].name == grid(protocol=ours, noise=0.1, max_steps=3, seed=0)[0].name
+
+
+@pytest.mark.slow
+def test_workers_train_by_it():
+    runs = grid(protocol=NoisyLabels, noise=[0.1, 1.0])
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        there = cases.sweep(runs, executor=executor)
+    assert there.identical(cases.sweep(runs))
+
+
+class Bare(jk.Training):
+    pass
+
+
+class WithoutStatus(NoisyLabels):
+    def begin(self, params, data, key):
+        return {"params": params}
+
+
+class Growing(NoisyLabels):
+    def step(self, state, data):
+        return super().step(state, data)._replace(key=jnp.zeros(3))
+
+
+class Whole(NoisyLabels):
+    def step(self, state, data):
+        after = super().step(state, data)
+        return after._replace(params=after.params._replace(b=after.params.b.astype(jnp.int32)))
+
+
+class OtherState(NoisyLabels):
+    def step(self, state, data):
+        return super().step(state, data).params
+
+
+class TellsStatus(NoisyLabels):
+    def told(self, state):
+        return {"status": state.status}
+
+
+REFUSED = [
+    (Bare, r"Bare has no method `begin\(self, params, data, key\)`"),
+    (WithoutStatus, "must return a NamedTuple with the fields params, status, .*, got dict"),
+    (Growing, r"`step` of Growing makes float32 of shape \(3,\) of key, which was key"),
+    (Whole, r"makes int32 of shape \(10,\) of params\.b, which was float32 of shape \(10,\)"),
+    (OtherState, "`step` of OtherState must return what it is given, changed, got "),
+    (TellsStatus, "`told` of TellsStatus returns 'status', which the engine tells itself"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message"), REFUSED, ids=[k.__name__ for k, _ in REFUSED])
+def test_what_is_no_way_to_train_is_refused(kind, message):
+    params, data = problem(8, 6, 10)
+    with pytest.raises(ValueError, match=message):
+        jk.train(params, *data, kind(), KEY)
+
+
+def test_a_sweep_says_what_is_wrong_with_it():
+    with pytest.raises(ValueError, match="`step` of Growing makes float32"):
+        cases.sweep(grid(protocol=Growing, seed=0))
+
+
+@pytest.mark.parametrize("kind", [NoisyLabels, AdversarialProtocol])
+def test_a_curve_is_refused(kind):
+    with pytest.raises(ValueError, match=f"{kind.__name__} does not pause, which a curve needs"):
+        grid(protocol=kind, curve=jk.Curve(steps=[1, 2]))
+
+
+def test_what_may_draw_needs_a_key():
+    params, data = problem(8, 6, 10)
+    with pytest.raises(ValueError, match="NoisyLabels may draw as it trains: give it a key"):
+        jk.train(params, *data, NoisyLabels())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_trains_otherwise_is_refused():
+    params, data = problem(8, 6, 10)
+    with pytest.raises(ValueError, match="NoisyLabels trains in a way of its own, which does not"):
+        jk.train_through(params, *data, [-1.0], NoisyLabels(), KEY)
+    with pytest.raises(ValueError, match=r"takes a jk\.Protocol, or another jk\.Training, got str"):
+        jk.train(params, *data, "flow", KEY)
+
+
+@pytest.mark.parametrize("name", ["begin", "step", "told"])
+def test_a_protocol_trains_by_its_optimizer(name):
+    """Its own method would not be called."""
+    with pytest.raises(ValueError, match=rf"Own has a method `{name}`, by which no jk\.Protocol"):
+        type("Own", (jk.Protocol,), {name: lambda self, *args: None})
+
+
+def test_ended_runs_stay_as_they_are():
+    params, data = problem(8, 6, 10)
+    protocol = NoisyLabels()
+    state, _ = training.load(protocol, params, data, KEY, "plain")
+    ended = state._replace(status=jnp.int32(jk.Status.CONVERGED))
+    after = training.advance(protocol, ended, data, None)
+    assert_close(after.params, params, rtol=0, atol=0)
+    assert after.steps == 0
 
 
 def test_padding_is_for_those_who_say_that_zeros_change_nothing():
     """Every own kind of training shared programs with runs of other sizes."""
-
-    class Own(protocols.Training):
-        pass
-
-    assert not Own().takes_padding
-    assert Protocol().takes_padding
-    assert Own().batch_size is None
-    assert Own().trained == ("w", "b", "v")
+    assert not Bare().takes_padding
+    assert jk.Protocol().takes_padding
+    assert Bare().batch_size is None
+    assert Bare().full_batch(10**6)
+    assert Bare().trained == ("w", "b", "v")
     with pytest.raises(ValueError, match="give it a method `computations` that yields"):
-        list(Own().computations())
+        list(Bare().computations())

@@ -170,17 +170,6 @@ def test_nothing_is_read_or_written_once_the_package_was_changed(folder, monkeyp
     assert ask("after") == ask("after")
 
 
-def test_another_way_to_train_by_a_protocol_is_seen(folder):
-    ask, ours = Asking(), training.advance.registry[jk.Protocol]
-    ask("before")
-    try:
-        training.advance.register(jk.Protocol, lambda protocol, state, data, pause: state)
-        assert ask("before") == ("made", 2)
-    finally:
-        training.advance.register(jk.Protocol, ours)
-    assert ask("before") == ("made", 1)
-
-
 def test_what_changes_while_it_is_made_is_not_kept(folder):
     def make():
         jax.config.update("jax_default_matmul_precision", "highest")

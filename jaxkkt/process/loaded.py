@@ -64,8 +64,8 @@ def remember() -> None:
 
 def is_as_written() -> bool:
     """Whether no file of the package has changed since its import began, and nothing was replaced
-    that its modules held after it: a function or a class's, a number, an entry of a public table,
-    what a function does for some type."""
+    that its modules held after it: a function or a class's, a number, an entry of a public table.
+    """
     found = _has_its_files() and _holds_the_same()
     if not found:
         _changes.add("seen")
@@ -96,7 +96,7 @@ def _holds_the_same() -> bool:
 
 
 def _namespaces(module: ModuleType) -> Iterator[Mapping[Any, Any]]:
-    """What a module, its classes and its public tables hold, and what its functions do by type."""
+    """What a module, its classes and its public tables hold."""
     names = vars(module)
     yield names
     for name, value in list(names.items()):
@@ -106,5 +106,3 @@ def _namespaces(module: ModuleType) -> Iterator[Mapping[Any, Any]]:
             yield vars(value)
         elif isinstance(value, dict) and not name.startswith("_"):
             yield value
-        elif hasattr(value, "register") and hasattr(value, "registry"):
-            yield value.registry

@@ -1,8 +1,11 @@
-"""What the engine trains by, whatever the kind of training."""
+"""What the engine trains by, whatever the kind of training: Protocol's own steps, or those that
+another kind brings."""
 
-from functools import singledispatch
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import representations
@@ -12,10 +15,10 @@ from jaxkkt.protocols import Protocol, Training
 from jaxkkt.representations import Representation
 from jaxkkt.training.ending import finish
 from jaxkkt.training.state import Pause, init
+from jaxkkt.training.status import Status
 from jaxkkt.training.steps import step
 
 
-@singledispatch
 def load(
     protocol: Training,
     params: Params,
@@ -23,22 +26,25 @@ def load(
     key: PRNGKeyArray,
     representation: Representation,
 ) -> tuple[Any, Any]:
-    """The state of a run before its first step, and the data as its steps read them.
-
-    `load`, `advance` and `unload` are what the engine trains by. A kind of `Training` of its own
-    registers all three, as `jaxkkt.adversarial` does. A state has the fields `status`, `steps` and
-    `log_loss`; a run whose status is not RUNNING stays as it is.
-    """
-    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.load")
+    """The state of a run before its first step, and the data as its steps read them."""
+    if not isinstance(protocol, Protocol):
+        return _begun(protocol, protocol.begin(params, data, key)), data
+    position, encoded = representations.encode(params, data, representation)
+    return init(position, encoded, protocol, key), encoded
 
 
-@singledispatch
 def advance(protocol: Training, state: Any, data: Any, pause: Pause | None) -> Any:
-    """The state after one step; see `load`."""
-    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.advance")
+    """The state after one step; as it was where its status is not RUNNING."""
+    if isinstance(protocol, Protocol):
+        return step(state, data, protocol, pause)
+    if pause is not None:
+        name = type(protocol).__name__
+        raise ValueError(f"{name} does not pause: leave the curve out of its runs")
+    running = state.status == int(Status.RUNNING)
+    after = _after(protocol, state, protocol.step(state, data))
+    return jax.tree.map(partial(jnp.where, running), after, state)
 
 
-@singledispatch
 def unload(
     protocol: Training,
     state: Any,
@@ -47,36 +53,54 @@ def unload(
     data: Dataset,
     representation: Representation,
 ) -> tuple[Params, dict[str, Array]]:
-    """The trained parameters, and how the run ended or stands; see `load`."""
-    raise ValueError(f"nothing trains by a {type(protocol).__name__}: register training.unload")
+    """The trained parameters, and how the run ended or stands."""
+    more: dict[str, Array] = {}
+    if isinstance(protocol, Protocol):
+        state = finish(state, encoded, protocol)
+        trained = representations.decode(state.position, params, data, representation)
+    else:
+        trained, more = state.params, protocol.told(state)
+    ended = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
+    if twice := more.keys() & {*ended, "error"}:
+        name = type(protocol).__name__
+        raise ValueError(f"`told` of {name} returns {min(twice)!r}, which the engine tells itself")
+    return trained, {**more, **ended}
 
 
-@load.register
-def _(
-    protocol: Protocol,
-    params: Params,
-    data: Dataset,
-    key: PRNGKeyArray,
-    representation: Representation,
-) -> tuple[Any, Any]:
-    position, encoded = representations.encode(params, data, representation)
-    return init(position, encoded, protocol, key), encoded
+# What the engine reads of a state, beside `params`.
+_READ = ("status", "steps", "log_loss")
 
 
-@advance.register
-def _(protocol: Protocol, state: Any, data: Any, pause: Pause | None) -> Any:
-    return step(state, data, protocol, pause)
+def _begun(kind: Training, state: Any) -> Any:
+    """A state of an own kind of training, as arrays of the types that the engine reads."""
+    wanted = ("params", *_READ)
+    if not hasattr(state, "_replace") or not all(hasattr(state, name) for name in wanted):
+        raise ValueError(
+            f"`begin` of {type(kind).__name__} must return a NamedTuple with the fields "
+            f"{', '.join(wanted)}, got {type(state).__name__} with "
+            f"{', '.join(getattr(state, '_fields', ())) or 'none'}"
+        )
+    return _typed(jax.tree.map(jnp.asarray, state))
 
 
-@unload.register
-def _(
-    protocol: Protocol,
-    state: Any,
-    encoded: Any,
-    params: Params,
-    data: Dataset,
-    representation: Representation,
-) -> tuple[Params, dict[str, Array]]:
-    state = finish(state, encoded, protocol)
-    trained = representations.decode(state.position, params, data, representation)
-    return trained, {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
+def _typed(state: Any) -> Any:
+    dtypes = (jnp.int32, jnp.int32, state.params.w.dtype)
+    typed = (jnp.asarray(getattr(state, name), t) for name, t in zip(_READ, dtypes, strict=True))
+    return state._replace(**dict(zip(_READ, typed, strict=True)))
+
+
+def _after(kind: Training, state: Any, after: Any) -> Any:
+    """What a step made of a state; ValueError where that is of other shapes or types."""
+    name = f"`step` of {type(kind).__name__}"
+    returned: Any = jax.tree.structure(after)
+    if returned != jax.tree.structure(state):
+        raise ValueError(f"{name} must return what it is given, changed, got {returned}")
+    after = jax.tree.map(jnp.asarray, _typed(after))
+    paths, new = jax.tree.leaves_with_path(state), jax.tree.leaves(after)
+    for (path, was), now in zip(paths, new, strict=True):
+        if (now.shape, now.dtype) != (was.shape, was.dtype):
+            raise ValueError(
+                f"{name} makes {now.dtype} of shape {now.shape} of {jax.tree_util.keystr(path)[1:]}"
+                f", which was {was.dtype} of shape {was.shape}: each must keep its own"
+            )
+    return after

@@ -432,14 +432,6 @@ PROTECTIONS = (
     ),
     Protection(
         21,
-        "another way to train is seen",
-        _LOADED,
-        '        elif hasattr(value, "register") and hasattr(value, "registry"):\n',
-        "        elif False:\n",
-        "test_traces.py::test_another_way_to_train_by_a_protocol_is_seen",
-    ),
-    Protection(
-        21,
         "what was there is noted once",
         _LOADED,
         "    if not _noted:\n",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jaxkkt.engine.programs.names import CURVE, refuse_twice
 from jaxkkt.engine.running.rows import Row
 from jaxkkt.measurements import Measurement
+from jaxkkt.protocols import Training
 from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
@@ -60,7 +61,10 @@ def entries_of(
     columns, about = columns_of(runs)
     kinds = {
         i: RowKind(
-            mine, about, *_alike(run.measure, run.curve), None if settings is None else settings[i]
+            mine,
+            about,
+            *_alike(run.protocol, run.measure, run.curve),
+            None if settings is None else settings[i],
         )
         for i, run, mine in zip(first.values(), runs, columns, strict=True)
     }
@@ -68,11 +72,14 @@ def entries_of(
 
 
 @by_identity
-def _alike(measure: tuple[Measurement, ...], curve: Curve | None) -> tuple[Any, Any, Any]:
-    """The variables, axes and moments of what is measured so."""
+def _alike(
+    protocol: Training, measure: tuple[Measurement, ...], curve: Curve | None
+) -> tuple[Any, Any, Any]:
+    """The variables, axes and moments of what is trained and measured so."""
     variables, axes = _described(measure)
     on_the_way, along = _described(() if curve is None else curve.measure)
-    return variables | on_the_way, axes | _of_curve(along), _moments(curve)
+    told = protocol.attributes()
+    return told | variables | on_the_way, axes | _of_curve(along), _moments(curve)
 
 
 def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -248,6 +255,7 @@ def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
         spec = known[record.value["spec"]]
         columns |= _columns(record, orders)
         columns_about |= in_order(known.get(spec["about"], {}), spec["columns"], orders)
+        variables |= known.get(spec.get("told"), {})
         for hashed in record.value["measured"]:
             one = known.get(hashed, {})
             variables |= one.get("variables", {})
@@ -328,6 +336,8 @@ def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
         "curve": curve,
         "moments": _moments(run.curve),
     }
+    if told := run.protocol.attributes():
+        spec["told"] = defined(told)
     return definitions, defined(spec)
 
 

@@ -1,7 +1,7 @@
 """Rows as an `xarray.Dataset`, and as a file."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -31,11 +31,10 @@ _ENGINE_ATTRIBUTES = {
     },
     "error": {"long_name": "traceback of what a run raised, empty for the others"},
     "log_loss": {
-        "long_name": "natural logarithm of the loss summed over the samples, at the end; "
-        "of adversarial training at the points of its last attack",
+        "long_name": "natural logarithm of the loss summed over the samples, at the end",
         "units": "1",
     },
-    "steps": {"long_name": "updates made; of adversarial training epochs", "units": "1"},
+    "steps": {"long_name": "steps of training made", "units": "1"},
     "status": {
         "long_name": "how the run ended",
         "units": "1",
@@ -162,11 +161,16 @@ def _one_by_one(values: Mapping[str, list[Any]], rows: _Rows) -> _Places:
     return _Places(["run"], (count,), (np.arange(count),), coords)
 
 
-def _described(kinds: Iterable[RowKind]) -> dict[str, Mapping[str, str]]:
-    """What is said of each variable."""
-    found: dict[str, Mapping[str, str]] = dict(_ENGINE_ATTRIBUTES)
+def _described(kinds: Collection[RowKind]) -> dict[str, Mapping[str, str]]:
+    """What is said of each variable; of the engine's own what its kind of training says, where all
+    are of that kind."""
+    found: dict[str, Mapping[str, str]] = {}
     for kind in kinds:
         found.update(kind.variables)
+    said = [{name: kind.variables.get(name) for name in _ENGINE_ATTRIBUTES} for kind in kinds]
+    for name, about in _ENGINE_ATTRIBUTES.items():
+        if any(one[name] is None or one[name] != found[name] for one in said):
+            found[name] = about
     return found
 
 
