@@ -71,7 +71,7 @@ class AdversarialProtocol(Training):
 
     @property
     def guessed_steps(self) -> int:
-        return 50
+        return min(50, int(self.epochs))
 
     @property
     def gradients_per_step(self) -> int:

@@ -85,7 +85,12 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
 
 
 def unpad(data: Dataset, samples: int, dim: int) -> Dataset:
-    """The first samples and coordinates: what was given to `pad`."""
+    """The first samples and coordinates: what was given to `pad`.
+
+    Raises ValueError for more than there are.
+    """
+    if data.x.shape[0] < samples or data.x.shape[1] < dim:
+        raise ValueError(f"x of shape {data.x.shape} has no part of shape {(samples, dim)}")
     return Dataset(data.x[:samples, :dim], data.y[:samples])
 
 

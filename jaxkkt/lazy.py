@@ -75,7 +75,7 @@ def lazy_flow(
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
-        expected_steps=_steps_guess(delta),
+        expected_steps=max(1, min(max_steps, _steps_guess(delta))),
     )
 
 

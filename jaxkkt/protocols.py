@@ -13,7 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES
 from jaxkkt.networks import Params
 from jaxkkt.numerics.keys import key_of
-from jaxkkt.numerics.requirements import require_positive, require_whole
+from jaxkkt.numerics.requirements import require_held, require_positive, require_whole
 from jaxkkt.representations import Representation
 from jaxkkt.specs.base import Count, Number, Spec, described
 from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
@@ -177,7 +177,10 @@ class Protocol(Training, kw_only=False):
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", optimizer(self.optimizer))
         super().__post_init__()
-        object.__setattr__(self, "trained", tuple(self.trained))
+        if isinstance(self.trained, str) or not set(self.trained) <= set(ALL_PARAMETERS):
+            raise ValueError(f"trained must be a tuple of {ALL_PARAMETERS}, got {self.trained!r}")
+        in_order = tuple(name for name in ALL_PARAMETERS if name in self.trained)
+        object.__setattr__(self, "trained", in_order)
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
                 "optimizer must be a spec such as jk.Flow(), an optax transformation, or made of "
@@ -188,6 +191,8 @@ class Protocol(Training, kw_only=False):
             raise ValueError(f"unknown loss {self.loss!r}: choose from {sorted(LOSSES)}")
         if not _traced(self.target_log_loss) and not isfinite(self.target_log_loss):
             raise ValueError(f"target_log_loss must be finite, got {self.target_log_loss}")
+        precision = jax.dtypes.canonicalize_dtype(float)
+        require_held("target_log_loss", self.target_log_loss, precision)
         if not _traced(self.target_log_loss) and 0 < self.target_log_loss < LIKE_A_LOSS:
             raise ValueError(
                 f"target_log_loss is the logarithm of the loss, got {self.target_log_loss:g}: the "
@@ -203,8 +208,10 @@ class Protocol(Training, kw_only=False):
                 f"unknown representation {self.representation!r}: choose from 'auto', 'plain', "
                 "'span', 'gram'"
             )
-        if not self.trained or not set(self.trained) <= set(ALL_PARAMETERS):
-            raise ValueError(f"trained must name some of {ALL_PARAMETERS}, got {self.trained}")
+        if not self.trained:
+            raise ValueError(f"trained must name some of {ALL_PARAMETERS}, got none")
+        if self.expected_steps is not None:
+            require_whole("expected_steps", self.expected_steps, 1)
         if self.ball is not None:
             require_positive(**{"ball (C0)": self.ball})
         if self.ball is not None and "v" in self.trained:

@@ -9,9 +9,10 @@ settings: orthogonal means with sigma = 1/sqrt(d), and with sigma = 1.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +25,10 @@ from jaxkkt import measurements, plotting, studies
 from jaxkkt.theory import vardi
 
 
-class AtKKTPoint(jk.Ledger):
+class AtKKTPoint(jk.Measurement):
     """The ledger of the KKT point that a network is polished to, its c, and |z| of Theorem 4.1."""
+
+    on_host: ClassVar[bool] = True
 
     def measure(
         self,
@@ -37,7 +40,8 @@ class AtKKTPoint(jk.Ledger):
         truth: Any = None,
     ) -> dict[str, Any]:
         x, y = (jnp.asarray(a) for a in data)
-        polished = jk.kkt.polish(jk.Params(*map(jnp.asarray, params)), x, y)
+        network = jk.Params(*map(jnp.asarray, params))
+        polished = jk.kkt.polish(network, x, y, trained=protocol.trained)
         ledger = jk.Ledger(polish=False).measure(
             polished.params, data, start, protocol, test, truth
         )
@@ -51,6 +55,12 @@ class AtKKTPoint(jk.Ledger):
             "polish_status": polished.status,
             "z_norm": jnp.where(vardi.room(s).assumed, z, jnp.nan),
         }
+
+    def attributes(self) -> Mapping[str, Mapping[str, str]]:
+        return jk.Ledger().attributes()
+
+    def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+        return jk.Ledger().axes()
 
 
 @dataclass(frozen=True)

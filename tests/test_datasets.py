@@ -97,6 +97,8 @@ def test_pad_adds_zeros_and_refuses_to_shrink():
     for m, d in [(3, 3), (4, 2)]:
         with pytest.raises(ValueError, match=r"cannot pad 4 samples .* ask for at least \(4, 3\)"):
             datasets.pad(data, m, d)
+    with pytest.raises(ValueError, match="has no part of shape"):
+        datasets.unpad(data, len(data.y) + 1, 1)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -53,6 +53,19 @@ class TestGrid:
         kinds = [run.data.label for run in jk.grid(data=("sphere", "gaussian"), d=5, samples=4)]
         assert kinds == ["sphere"] * 5 + ["gaussian"] * 5
 
+    def test_a_tuple_is_one_value_of_a_field_that_holds_tuples(self):
+        """Two runs were trained, of one layer each."""
+        sizes = {"d": 5, "samples": 4, "width": 3, "seed": 0}
+        (run,) = jk.grid(**sizes, trained=("w", "v"))
+        assert run.protocol.trained == ("w", "v")
+        for several in ([("w",), ("w", "b")], (("w",), ("w", "b"))):
+            kinds = [run.protocol.trained for run in jk.grid(**sizes, trained=several)]
+            assert kinds == [("w",), ("w", "b")]
+        (run,) = jk.grid(**sizes, measure=jk.Certificates(), budget=(8, 2))
+        assert run.measure[0].budget == (8, 2)
+        with pytest.raises(ValueError, match="trained must be a tuple of .* got 'w'"):
+            jk.grid(**sizes, trained=["w", "v"])
+
     def test_a_tuple_of_pairs_is_an_axis_of_data(self):
         x, y = np.eye(6, 8, dtype=np.float32), np.array([1, -1] * 3, np.float32)
         assert len(jk.grid(data=((x, y), (2 * x, y)), width=20, seed=0)) == 2

@@ -107,6 +107,23 @@ def test_a_broken_multiplier_is_found(monkeypatch):
     assert row["Vardi C.2: mass of the multipliers"] == 0
 
 
+def test_networks_of_trained_biases_that_are_0_have_a_ledger():
+    """It raised, since which parameters train was not told."""
+    (run,) = jk.grid(d=8, samples=6, width=40, seed=0, initialization="lazy")
+    start, data = jk.draw(run)
+    found = jk.Ledger(polish=False).measure(start, data, start, run.protocol)
+    row = dict(zip(CLAIMS, found["ledger_assumed"], strict=True))
+    assert row["Vardi C.2: mass of the multipliers"] == 0  # no KKT point
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.0])
+def test_no_lemma_fails_with_another_probability(gamma):
+    """Some lemmas were NaN there, and others held."""
+    with pytest.raises(ValueError, match="gamma"):
+        jk.Ledger(gamma=gamma)
+
+
 def test_lazy_networks_get_the_lemmas_of_the_third_paper():
     runs = jk.grid(
         data="unit sphere",

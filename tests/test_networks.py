@@ -214,6 +214,8 @@ def test_pad_refuses_to_shrink():
             networks.pad(draw(), width, dim)
     for got, expected in zip(networks.pad(draw(), 11, 5), draw(), strict=True):
         np.testing.assert_array_equal(got, expected)
+    with pytest.raises(ValueError, match=r"of shape \(11, 5\) has no part of shape \(12, 5\)"):
+        networks.unpad(draw(), 12, 5)
 
 
 @pytest.mark.parametrize("initialization", DRAWS)

@@ -166,3 +166,31 @@ class TestOwnDraws:
         x, y = np.eye(4, 3, dtype=np.float32), np.array([1, -1, 1, -1], np.float32)
         with pytest.raises(ValueError, match=r"levels of 'levels' is \[1.0\], but a run has one"):
             hash(jk.grid(data=(x, y), width=3, seed=0, measure=Levels(levels=[1.0]))[0])
+
+
+class Corners(jk.data.Data):
+    """Data with sizes of its own, which are no fields."""
+
+    @property
+    def d(self):
+        return 4
+
+    @property
+    def samples(self):
+        return 6
+
+    def draw_training(self, seed):
+        x = np.random.default_rng(seed).normal(size=(6, 4)).astype(np.float32)
+        return jk.Dataset(x, np.resize(np.array([1, -1], np.float32), 6))
+
+    def draw_held_out(self, seed):
+        return None
+
+
+def test_data_of_another_kind_have_a_table(tmp_path):
+    """Its runs were trained, and no table could be made of them."""
+    (run,) = jk.grid(data=Corners, width=10, seed=0)
+    table = jk.sweep([run], progress=False)
+    assert dict(table.sizes) == {"d": 1, "samples": 1, "width": 1, "seed": 1}
+    assert table.d.item() == 4
+    assert table.samples.item() == 6

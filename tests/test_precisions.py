@@ -92,6 +92,15 @@ def test_the_rate_of_a_mean_is_not_of_32_bits():
     np.testing.assert_allclose(*steps, rtol=1e-13)
 
 
+def test_precision_is_the_networks_however_it_is_given():
+    params, (x, y) = jk.draw(one(samples=3))
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda a: jnp.asarray(a, float), jk.Params(*params))
+        data = {"x": jnp.asarray(x, float), "y": jnp.asarray(y, float)}
+        found = jk.kkt.certificate(params=wide, **data, gap=jnp.float32(1e-6))
+        assert found.clarke.residual.dtype == np.float64
+
+
 def test_other_bits_of_the_compiler_are_told():
     """A store held rows of both as of one."""
     before = environment(), here()

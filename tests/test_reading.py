@@ -164,7 +164,7 @@ class TestReading:
         sweep(runs, store=tmp_path, keep="params")
         listed, glob = [], Path.glob
         monkeypatch.setattr(Path, "glob", lambda *args: listed.append(args) or glob(*args))
-        found = list(jk.load_networks(tmp_path, [*runs, runs[0]]))
+        found = list(jk.load_networks(tmp_path, (run for run in [*runs, runs[0]])))
         assert len(listed) == 1
         for run, params in zip([*runs, runs[0]], found, strict=True):
             np.testing.assert_array_equal(params.w, jk.draw(run)[0].w)

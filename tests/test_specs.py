@@ -26,6 +26,10 @@ def mean_bias(params):
     return params.b.mean()
 
 
+def three(learning_rate):
+    return 3
+
+
 class TestSpec:
     def test_numbers_are_leaves_and_the_rest_is_structure(self):
         a, b = Blobs(d=5, samples=4, sigma=0.5), Blobs(d=5, samples=4, sigma=2)
@@ -170,6 +174,11 @@ class TestSizes:
 
 
 class TestRun:
+    def test_one_protocol_has_one_name(self):
+        """Parameters in another order were another protocol, trained and stored again."""
+        assert one(trained=("v", "b", "w", "w")) == one()
+        assert one(trained=("v", "w")).name == one(trained=("w", "v")).name
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -191,6 +200,11 @@ class TestRun:
                 r"is the logarithm of the loss.*give log\(1e-30\) = -69.08",
             ),
             ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
+            ({"target_log_loss": -1e39}, r"target_log_loss has -1e\+39, but float32 ends at"),
+            ({"trained": [()]}, "trained must name some of .* got none"),
+            ({"expected_steps": 0}, "expected_steps must be at least 1, got 0"),
+            ({"data": "span", "d": None, "ambient": float("inf")}, "ambient must be positive and"),
+            ({"data": "clusters", "d": None, "ambient": float("inf")}, "ambient must be positive"),
             ({"data": "cube"}, "unknown data 'cube': choose from"),
             ({"initialization": "ones"}, "unknown initialization 'ones': choose from"),
             ({"optimizer": "adma"}, "unknown optimizer 'adma': choose from"),
@@ -309,6 +323,15 @@ class TestJson:
             again = jk.from_json(json.loads(json.dumps(run.to_json())))
             assert again == run
             assert again.identity == run.identity
+
+    def test_what_makes_no_optimizer_is_told(self):
+        """A number was the optimizer of a run, which raised in its first step."""
+        with pytest.raises(ValueError, match="makes no optax transformation, but 3"):
+            one(optimizer=jk.optimizer(three, learning_rate=0.1))
+        run = one(optimizer=jk.optimizer(optax.sgd, learning_rate=0.1)).to_json()
+        run["protocol"]["optimizer"]["made_by"] = {"function": "os:getenv"}
+        with pytest.raises(ValueError, match="getenv"):
+            jk.from_json(run)
 
     def test_what_json_cannot_hold_is_told(self):
         x, y = np.eye(2, dtype=np.float32), np.array([1, -1], np.float32)

@@ -163,6 +163,20 @@ class TestMerge:
         assert "0 rows of" in capsys.readouterr().out
         assert len(Store(tmp_path / "merged" / "part").records()) == 4
 
+    def test_brings_what_was_damaged_back(self, swept, tmp_path):
+        """Rows came back, networks did not."""
+        assert store("merge", tmp_path / "whole", swept / "one") == 0
+        path = next((swept / "one" / "networks").glob("*.npz"))
+        content = path.read_bytes()
+        path.write_bytes(content[:-40])
+        (done,) = care.merge(swept / "one", [tmp_path / "whole"])
+        assert "and 1 networks of" in done
+        assert path.read_bytes() == content
+        assert store("verify", swept / "one") == 0
+        assert [one.read_bytes() for one in (swept / "one" / "damaged").iterdir()] == [
+            content[:-40]
+        ]
+
     def test_of_other_machines(self, tmp_path):
         sweep(RUNS[:2], store=tmp_path / "here")
         other = tmp_path / "there"

@@ -344,8 +344,8 @@ def load_networks(store: str | Path, runs: Sequence[Run]) -> Iterator[Params]:
 
     Raises ValueError at once where the store lacks one.
     """
-    one_alone = isinstance(runs, Run)
-    strange = [runs] if one_alone else [one for one in runs if not isinstance(one, Run)]
+    runs = runs if isinstance(runs, Run) else list(runs)
+    strange = [runs] if isinstance(runs, Run) else [r for r in runs if not isinstance(r, Run)]
     if strange:
         told = f"load_networks takes a list of jk.Run of those of the sweep, got {strange[0]!r:.80}"
         raise ValueError(told)

@@ -124,6 +124,8 @@ def follow_flow(
     """
     x, y = datasets.validate_for(params, x, y)
     trained = variables.chosen(params, trained)
+    if any(isinstance(one, jax.core.Tracer) for one in (log_loss, *levels)):
+        raise ValueError("log_loss and levels say how many steps are taken: they cannot be traced")
     marks = np.array([log_loss, *levels], float)
     if not (np.isfinite(marks).all() and log_loss < 0):
         raise ValueError(f"log_loss must be negative, levels finite, got {marks.tolist()}")

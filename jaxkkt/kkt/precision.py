@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -21,9 +22,12 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
     in no less than float32.
     """
 
+    takes = signature(function)
+
     @wraps(function)
     def wide(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = (leaf.dtype for leaf in jax.tree.leaves((args, kwargs)) if _is_float(leaf))
+        in_order = tuple(takes.bind(*args, **kwargs).arguments.values())
+        given = (leaf.dtype for leaf in jax.tree.leaves(in_order) if _is_float(leaf))
         precision = jax.dtypes.canonicalize_dtype(np.promote_types(next(given, float), np.float32))
         with jax.enable_x64(True):
             args, kwargs = _cast((args, kwargs), jnp.float64)

@@ -13,7 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
-from jaxkkt.numerics.requirements import require_positive, require_whole
+from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.specs.base import Number, described
 from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
 from jaxkkt.theory.points import NEAR
@@ -35,7 +35,8 @@ class Ledger(Measurement):
     margin (Corollary 4.1), and on clustered data those of Frei et al. (2023). They are asked of the
     network polished by `kkt.polish`, since a trained one is no KKT point yet, or of the network as
     it is without `polish`; multipliers are the certificate's. Lazy networks, trained in a ball:
-    those of Wang et al. (2022), at the first `points` held-out points, each at the point of least
+    those of Wang et al. (2022), at the first `points` held-out points, or those that it trained on
+    where there are none, each at the point of least
     slack, by perturbations and directions that are the same for every run (`wang.ledger`); a lemma
     may fail at a share `gamma` of the points. NaN where a claim does not speak of the run, as
     beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail.
@@ -49,7 +50,7 @@ class Ledger(Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(gamma=self.gamma)
+        wang.require_probability(gamma=self.gamma)
         require_whole("largest", self.largest, 1)
         require_whole("points", self.points, 1)
 
@@ -69,7 +70,7 @@ class Ledger(Measurement):
             lazy = _at_points(params, start, jnp.asarray(x), jnp.asarray(ball), self.gamma)
             checks |= {f"Wang {name}": check for name, check in lazy.items()}
         elif len(data.y) <= self.largest and set(protocol.trained) == set(Params._fields):
-            checks |= self._of_kkt_points(params, data, test, truth)
+            checks |= self._of_kkt_points(params, data, test, truth, protocol.trained)
         empty = np.full(len(CLAIMS), np.nan)
         found = {f"ledger_{field}": empty.copy() for field in RECORDED}
         for name, check in checks.items():
@@ -78,13 +79,18 @@ class Ledger(Measurement):
         return found
 
     def _of_kkt_points(
-        self, params: Params, data: Dataset, test: Dataset | None, truth: Any
+        self,
+        params: Params,
+        data: Dataset,
+        test: Dataset | None,
+        truth: Any,
+        trained: tuple[str, ...],
     ) -> dict[str, Check]:
         x, y = jnp.asarray(data.x), jnp.asarray(data.y)
         network, truth = jax.tree.map(jnp.asarray, (params, truth))
         if self.polish:
-            network = kkt.polish(network, x, y).params
-        point = kkt_point(network, x, y, kkt.certificate(network, x, y))
+            network = kkt.polish(network, x, y, trained=trained).params
+        point = kkt_point(network, x, y, kkt.certificate(network, x, y, trained=trained))
         d = None if truth is None else getattr(truth, "d", None)
         found = {f"Vardi {name}": c for name, c in _vardi(point, vardi.summary(x, y, d=d)).items()}
         near = np.asarray(y[point.margins <= 1 + NEAR])

@@ -164,7 +164,12 @@ def pad(params: Params, width: int, dim: int) -> Params:
 
 
 def unpad(params: Params, width: int, dim: int) -> Params:
-    """The first neurons and coordinates of one network: what was given to `pad`."""
+    """The first neurons and coordinates of one network: what was given to `pad`.
+
+    Raises ValueError for more than there are.
+    """
+    if params.w.shape[0] < width or params.w.shape[1] < dim:
+        raise ValueError(f"w of shape {params.w.shape} has no part of shape {(width, dim)}")
     return Params(params.w[:width, :dim], params.b[:width], params.v[:width])
 
 

@@ -96,6 +96,9 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     each = [_parts(combination, common.get("measure")) for combination in combinations]
     owned = [{name: o for name in values if (o := _owner(name, parts))} for parts in each]
     for name in values:
+        if isinstance(axes[name], tuple) and _is_one_value(axes[name], name, each, owned):
+            values[name] = [axes[name]]
+    for name in values:
         if not any(name in owners for owners in owned):
             if name in ("d", "samples", "alpha") and any(map(_has_arrays, each)):
                 raise ValueError(f"the data are arrays, which have their own {name}: leave it out")
@@ -143,6 +146,15 @@ def _values(name: str, value: Any) -> list[Any]:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = [value]
     return [_plain(v) for v in value]
+
+
+def _is_one_value(value: tuple[Any, ...], name: str, each: Any, owned: Any) -> bool:
+    """Whether a tuple is one value of the field that an axis stands for, not several."""
+    owners = (
+        (parts, owners[name]) for parts, owners in zip(each, owned, strict=True) if name in owners
+    )
+    one = any(parts[part].kind.holds_tuple(field) for parts, (part, field) in owners)
+    return one and not any(isinstance(item, tuple | list) for item in value)
 
 
 def _plain(value: Any) -> Any:

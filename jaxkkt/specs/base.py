@@ -9,7 +9,16 @@ from dataclasses import replace as replaced
 from difflib import get_close_matches
 from inspect import get_annotations
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import jax
 import numpy as np
@@ -71,6 +80,7 @@ class Spec:
     _truths: ClassVar[tuple[str, ...]] = ()
     _floats: ClassVar[tuple[str, ...]] = ()
     _wholes: ClassVar[tuple[str, ...]] = ()
+    _tuples: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -87,6 +97,9 @@ class Spec:
         cls._floats = (*cls._floats, *floats)
         wholes = (name for name, hint in hints.items() if hint in (int, int | None))
         cls._wholes = (*cls._wholes, *wholes)
+        of_hint = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+        tuples = (n for n, some in of_hint.items() if any(get_origin(h) is tuple for h in some))
+        cls._tuples = (*cls._tuples, *tuples)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
@@ -142,6 +155,11 @@ class Spec:
     def grid_fields(cls) -> tuple[str, ...]:
         """The fields that a grid can vary."""
         return cls.field_names()
+
+    @classmethod
+    def holds_tuple(cls, name: str) -> bool:
+        """Whether a value of this field is a tuple."""
+        return name in cls._tuples
 
     @classmethod
     def require_fields(cls, names: Any) -> None:
@@ -266,8 +284,9 @@ def kind_of(cls: type) -> str:
 def from_json(value: Any) -> Any:
     """What `Spec.to_json` wrote.
 
-    Raises ValueError for a class or function that cannot be imported from where it was, for arrays,
-    of which JSON holds the hash alone, and for anything else that `to_json` did not write.
+    It imports what the JSON names, and calls it: read none that you do not trust. Raises
+    ValueError for a class or function that cannot be imported from where it was, for arrays, of
+    which JSON holds the hash alone, and for anything else that `to_json` did not write.
     """
     if isinstance(value, list):
         return tuple(from_json(item) for item in value)

@@ -165,12 +165,15 @@ class Optax(Optimizer):
 
     def transformation(self) -> optax.GradientTransformation:
         try:
-            return type(self).factory(**self.settings())
+            made = type(self).factory(**self.settings())
         except TypeError as error:
             raise ValueError(
                 f"{self.label} cannot be made: {error}. Give it what it needs, as in "
                 "jk.optimizer(optax.adam, learning_rate=0.01), or by axes of the grid"
             ) from error
+        if not isinstance(made, optax.GradientTransformation):
+            raise ValueError(f"{self.label} makes no optax transformation, but {made!r:.80}")
+        return made
 
     def replace(self, **changes: Any) -> "Optax":
         made = {"linear": self.linear, **self.settings(), **changes}

@@ -111,10 +111,13 @@ def _merge(target: Store, source: Store) -> str:
         wrong = _contradictions([*there.values(), *segments])
         if wrong:
             raise ValueError(f"{source.folder} contradicts {target.folder}: {wrong[0]}")
+        broken = {path for path, _ in _damaged_arrays(target.folder, "networks")}
         networks = rows = 0
         for path in sorted((source.folder / "networks").glob("*.npz")):
             copy = target.folder / "networks" / path.name
-            if not copy.exists():
+            if copy in broken:
+                _copied_aside(copy)
+            if copy in broken or not copy.exists():
                 copy.parent.mkdir(exist_ok=True)
                 write_whole(copy, path.read_bytes())
                 networks += 1

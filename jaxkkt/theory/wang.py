@@ -298,8 +298,14 @@ def _of_unit_top(*networks: Params) -> dict[str, Assumption]:
     return {"v_j = +-1/sqrt(k), not trained": below(furthest, ROUNDING)}
 
 
-def _require(**numbers: Any) -> None:
-    require_positive(**numbers)
-    gamma = numbers.get("gamma", 0)
+def require_probability(gamma: Any) -> None:
+    """Raises ValueError unless it is above 0 and below 1."""
+    require_positive(gamma=gamma)
     if not isinstance(gamma, jax.core.Tracer) and gamma >= 1:
         raise ValueError(f"gamma is a probability below 1, got {gamma}")
+
+
+def _require(gamma: Any = None, **numbers: Any) -> None:
+    require_positive(**numbers)
+    if gamma is not None:
+        require_probability(gamma)

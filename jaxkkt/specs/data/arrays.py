@@ -87,9 +87,6 @@ class Arrays(Data, kw_only=False):
         held = (self.x, self.y, self.x_test, self.y_test)
         return " ".join("" if a is None else digest_of_array(_shortest(a)) for a in held)
 
-    def values(self) -> dict[str, Any]:
-        return {"d": self.d, "samples": self.samples}
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Arrays) and (self.content, self.name) == (
             other.content,

@@ -31,6 +31,9 @@ class Data(Spec):
         """The number of points that a run trains on."""
         raise NotImplementedError
 
+    def values(self) -> dict[str, Any]:
+        return {"d": self.d, "samples": self.samples, **super().values()}
+
     @property
     def tag(self) -> str:
         """What keys are folded with, beside the sizes: draws of one kind share their numbers."""

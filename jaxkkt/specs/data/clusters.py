@@ -46,6 +46,7 @@ class Clusters(Distribution):
         require_whole("clusters", self.clusters, 2)
         require_whole("tests", self.tests, 2)
         if self.ambient is not None:
+            require_positive(ambient=self.ambient)
             if self.d != self._spanned:
                 raise ValueError(
                     f"in their span {self.samples} samples have d = {self._spanned}, got {self.d}: "

@@ -13,6 +13,7 @@ from jaxkkt import datasets, spans
 from jaxkkt.datasets import Dataset
 from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.specs.base import Number, S, described, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
@@ -194,6 +195,7 @@ class Span(Distribution):
         if self.d is None and self.samples is not None:
             object.__setattr__(self, "d", self.samples)
         super().__post_init__()
+        require_positive(ambient=self.ambient)
         if self.d != self.samples:
             raise ValueError(f"{self.samples} points span d = {self.samples}, got d = {self.d}")
         if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= self.samples:
