@@ -251,7 +251,7 @@ def test_bad_input_is_refused(start, levels, step, message):
 @pytest.mark.usefixtures("unchecked")
 def test_a_traced_step_is_told():
     params, data = problem()
-    with pytest.raises(ValueError, match="log_loss and levels say how many .* cannot be traced"):
+    with pytest.raises(ValueError, match=r"log_loss and levels say how many .* cannot be traced"):
         jax.jit(lambda level: follow_flow(params, *data, log_loss=-1.0, levels=[level]))(-2.0)
     with pytest.raises(ValueError, match="step says how many steps are taken: it cannot be traced"):
         jax.jit(lambda step: follow_flow(params, *data, -20.0, (-30.0,), step))(0.1)
