@@ -1,0 +1,61 @@
+"""Frei, Vardi, Bartlett, Srebro (2023): on clustered data, KKT points generalize and are flipped.
+
+Letters: n samples x_i = mu_q + xi_i of k clusters with labels y_q, d input dimension, sigma the
+noise, p = max |<mu_q, mu_q'>| over pairs of means, Delta = 4 sigma sqrt(d) ln(d), c the smaller
+share of a label among the clusters, c' = k (p + Delta + 1)/(d - Delta + 1). J+ are the neurons with
+v_j > 0, J- those with v_j < 0; u = sum_q y_q mu_q. What the paper says of a KKT point takes a
+`theory.KKTPoint` and the `Clusters` that its samples came from.
+"""
+
+from jaxkkt.theory.frei.distribution import Clusters, clusters, linear_network, robust_network
+from jaxkkt.theory.frei.lemmas import (
+    LEMMAS,
+    Setting,
+    alignment,
+    cluster_mass,
+    flipped,
+    ledger,
+    mass_from_above,
+    mass_from_below,
+    not_far_off,
+    opposing_neurons,
+    outputs,
+    room,
+    signs,
+    size,
+)
+from jaxkkt.theory.frei.samples import (
+    PROPERTIES,
+    Sample,
+    nice_sample,
+    properties,
+    separated,
+    test_error,
+)
+
+__all__ = [
+    "LEMMAS",
+    "PROPERTIES",
+    "Clusters",
+    "Sample",
+    "Setting",
+    "alignment",
+    "cluster_mass",
+    "clusters",
+    "flipped",
+    "ledger",
+    "linear_network",
+    "mass_from_above",
+    "mass_from_below",
+    "nice_sample",
+    "not_far_off",
+    "opposing_neurons",
+    "outputs",
+    "properties",
+    "robust_network",
+    "room",
+    "separated",
+    "signs",
+    "size",
+    "test_error",
+]
