@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxkkt import datasets, kkt, lazy, networks, perturbations
 from jaxkkt.networks import Params
+from jaxkkt.theory import constructions
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +235,56 @@ def test_multipliers_have_derivatives_in_single_precision():
         narrow, x, y = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (params, x, y))
         single = jax.grad(lambda w: kkt.multipliers(narrow._replace(w=w), x, y)[0])(narrow.w)
     np.testing.assert_allclose(single, found, atol=1e-2 * np.abs(found).max())
+
+
+def two_neurons(threshold):
+    """relu(x) - relu(-x + threshold): 0 from 0 down to the threshold, and negative below."""
+    w, v = jnp.array([[1.0], [-1.0]]), jnp.array([1.0, -1.0])
+    return Params(w, jnp.stack([0.0 * threshold, threshold]), v)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("kind", ["size", "sizes", "bisection", "steps", "guarantee"])
+def test_a_flip_behind_a_plateau_moves_with_it(kind, x64):
+    """relu has no slope at its kink: the derivative was 0."""
+    x, y, chosen = np.array([[1.0], [-3.0]]), np.array([1.0, -1.0]), np.array([True, False])
+    direction = np.ones(1)
+
+    def size(threshold):
+        params, given = two_neurons(threshold), (x, y)
+        if kind == "steps":
+            return perturbations.gradient_steps(params, x[:1], 8.0).size[0]
+        if kind == "guarantee":
+            return constructions.guaranteed_sizes(params, x[:1], y[:1])[0]
+        if kind == "bisection":
+            found = perturbations.flip_size_bisection(params, *given, direction, chosen, 8.0)
+            return found.size
+        found = perturbations.flip_sizes_exact(params, *given, direction, chosen, 8.0)
+        return found.size if kind == "size" else found.sizes[0]
+
+    with jax.enable_x64(x64):
+        x, y, direction = (a.astype(float if x64 else np.float32) for a in (x, y, direction))
+        found, derivative = jax.value_and_grad(size)(jnp.asarray(-1.0, x.dtype))
+    np.testing.assert_allclose((found, derivative), (2, -1), rtol=1e-6)
+
+
+def test_the_end_of_a_flip_before_a_plateau_moves_with_it():
+    """2 relu(x - 0.5) - relu(x - end): positive at 1, negative from 0.9 on down, 0 below `end`."""
+    x, y, chosen = jnp.array([[1.0]]), jnp.array([1.0]), jnp.array([True])
+
+    def unflip(end):
+        params = Params(jnp.ones((2, 1)), -jnp.stack([0.5 + 0 * end, end]), jnp.array([2.0, -1.0]))
+        return perturbations.flip_sizes_exact(params, x, y, jnp.ones(1), chosen, 8.0).unflips[0]
+
+    np.testing.assert_allclose(jax.value_and_grad(unflip)(0.1), (0.9, -1.0))
+
+
+def test_a_search_has_no_derivative():
+    """It was 0."""
+    params, x, y, direction = problem()
+
+    def size(params):
+        return jnp.min(constructions.attacks(params, x, y, x, y, direction).size)
+
+    with pytest.raises(TypeError, match="a search has no derivative: differentiate flip_sizes_ex"):
+        jax.grad(size)(params)

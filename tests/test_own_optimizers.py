@@ -107,12 +107,13 @@ class TestOptimizers:
         [
             optax.adam,
             optax.sign_sgd,
+            optax.polyak_sgd,
             lambda learning_rate: optax.chain(optax.clip(0.1), optax.sgd(learning_rate)),
             lambda learning_rate: optax.chain(
                 optax.add_decayed_weights(1e-4), optax.sgd(learning_rate)
             ),
         ],
-        ids=["adam", "sign", "clipped", "decayed"],
+        ids=["adam", "sign", "polyak", "clipped", "decayed"],
     )
     def test_what_is_declared_linear_has_to_be(self, factory):
         with pytest.raises(ValueError, match="is declared linear, and is not"):

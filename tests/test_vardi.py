@@ -11,7 +11,7 @@ from cases import problem
 
 from jaxkkt import datasets, kkt, networks, single, spans, theory
 from jaxkkt.networks import Params
-from jaxkkt.theory import KKTPoint, kkt_point, vardi
+from jaxkkt.theory import KKTPoint, frei, kkt_point, vardi
 
 ledger, summary, margins = map(jax.jit, (vardi.ledger, vardi.summary, networks.margins))
 pytestmark = pytest.mark.usefixtures("float64")
@@ -241,6 +241,19 @@ def test_the_robust_network_keeps_its_promise():
     np.testing.assert_allclose(inward, 0.5)
     with pytest.raises(ValueError, match=r"c is a share of d in \[0, 1\), got 1"):
         vardi.robust_network(x, y, 1.0)
+
+
+def test_outside_of_the_theorems_there_is_no_number():
+    """A radius was promised to points near 0, and z pointed the other way."""
+    off = vardi.summary(*datasets.gaussian(jax.random.key(0), 6, 50))
+    assert np.isnan(vardi.robust_radius(off))
+    many = vardi.summary(*datasets.sphere(jax.random.key(0), 40, 50))
+    assert many.room < 0
+    assert np.isnan(many.etas).all()
+    means = np.eye(4, 40, dtype=np.float32) * np.float32(40**0.5)
+    noisy = frei.clusters(means, np.array([1, 1, -1, -1], np.float32), 1.0)
+    assert noisy.room < 0
+    assert np.isnan(noisy.etas).all()
 
 
 def test_the_robust_network_of_points_in_their_span():

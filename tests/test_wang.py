@@ -235,6 +235,15 @@ def test_the_gradient_difference_along_a_direction(networks_in_ball):
     assert not difference(params, start, x, 2 * r, delta, C0).assumed
 
 
+def test_the_gradient_difference_is_that_of_short_perturbations(networks_in_ball):
+    """It applied whatever their length."""
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    unit = np.eye(40, dtype=np.float32)[0]
+    along = jax.jit(wang.gradient_difference_along)
+    found = [along(params, start, x, unit, np.float32(r) * unit, C0).assumed for r in (0.4, 0.6)]
+    assert found == [True, False]
+
+
 def test_the_step_constant_and_the_cone(networks_in_ball):
     _start, params, x = networks_in_ball
     constants = jax.jit(jax.vmap(wang.step_constant))(params, x)

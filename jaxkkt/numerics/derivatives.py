@@ -18,8 +18,8 @@ def as_zeros(outputs: Callable[[T], T], sizes: T) -> T:
     any order.
 
     `outputs` maps arrays of sizes to arrays of the same shapes, each number by its own size alone.
-    Where g(c, theta) = 0 the derivative of c over theta is that of g over -dg/dc; 0 for a size that
-    is 0, infinite or NaN.
+    Where g(c, theta) = 0 the derivative of c over theta is that of g over -dg/dc, NaN where that
+    is 0; 0 for a size that is 0, infinite or NaN.
     """
 
     def moves(c: Array) -> Array:
@@ -30,7 +30,8 @@ def as_zeros(outputs: Callable[[T], T], sizes: T) -> T:
         return jax.tree.map(lambda c, output: jnp.where(moves(c), output, c), sizes, found)
 
     def solve(linear: Callable[[T], T], right: T) -> T:
-        return jax.tree.map(ratio, right, linear(jax.tree.map(jnp.ones_like, right)))
+        slopes = linear(jax.tree.map(jnp.ones_like, right))
+        return jax.tree.map(lambda r, s: jnp.where(s == 0, jnp.nan, ratio(r, s)), right, slopes)
 
     found = jax.lax.stop_gradient(sizes)
     return jax.lax.custom_root(equations, found, lambda _, guess: guess, solve)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import jax
@@ -39,14 +40,19 @@ def two_steps(transformation: optax.GradientTransformation, gradient: Params) ->
     return updates_by(transformation, weights, [gradient, gradient]).w
 
 
+# What rules are told, that some look at the sign of.
+_LOG_LOSSES = (1.5, -1.5)
+
+
 def updates_by(
     transformation: optax.GradientTransformation, weights: Params, gradients: Sequence[Params]
 ) -> Params:
     """The updates by these gradients, one after the other, at the same weights: stacked."""
-    told = {"log_loss": jnp.float32(0), "squared_norm": jnp.float32(1), "samples": jnp.int32(1)}
+    told = {"squared_norm": jnp.float32(2), "samples": jnp.int32(1)}
     state, found = transformation.init(weights), []
-    for gradient in gradients:
-        updates, state = update(transformation, gradient, state, weights, **told)
+    for gradient, log_loss in zip(gradients, cycle(_LOG_LOSSES)):
+        losses = {"log_loss": jnp.float32(log_loss), **told}
+        updates, state = update(transformation, gradient, state, weights, **losses)
         found.append(updates)
     return jax.tree.map(lambda *steps: jnp.stack(steps), *found)
 

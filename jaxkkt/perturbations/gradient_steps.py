@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxkkt.networks import (
     PRECISION,
     Params,
-    apply,
     check_parameters,
     checked,
     preactivations,
@@ -156,7 +155,9 @@ def _steps(params: Params, bracket: Array, x: Float[Array, "n d"]) -> GradientSt
     finite = jnp.isfinite(output) & jnp.isfinite(norm)
 
     def outputs(size: Array) -> Array:
-        return sign * apply(params, x + size[:, None] * toward)
+        slope = jnp.dot(toward, params.w.T, precision=PRECISION)
+        rays = Ray(pre, slope, sign[:, None] * params.v[None])
+        return jax.vmap(partial(Ray.beside, after=True))(rays, size)
 
     skip, brackets = nothing | ~finite, bracket * lengths(x)
     size = _first(*jax.lax.stop_gradient((params, pre, toward, sign, brackets, skip)))

@@ -20,6 +20,8 @@ from jaxkkt.numerics.loops import while_going
 
 # Steps of Newton's method: it takes three on a ray that is nearly straight.
 TRIPS = 10
+# How many units of rounding a preactivation may be from 0 at its breakpoint.
+KINK = 32
 # Looks at parts of a ray: a straight one takes one, one that bends more takes more.
 LOOKS = 20
 
@@ -36,6 +38,15 @@ class Ray(NamedTuple):
 
     def margin(self, c: Float[Array, ""]) -> Float[Array, ""]:
         return jnp.sum(self.weight * relu(self.pre + c * self.slope))
+
+    def beside(self, c: Float[Array, ""], after: bool) -> Float[Array, ""]:
+        """The sum, and its derivatives just after c, or just before: there each neuron whose
+        breakpoint c is, to rounding, is on or off."""
+        moved = self.pre + c * self.slope
+        eps = jnp.finfo(moved.dtype).eps
+        at_kink = jnp.abs(moved) <= KINK * eps * (jnp.abs(self.pre) + jnp.abs(c * self.slope))
+        on = jnp.where(at_kink, self.slope > 0 if after else self.slope < 0, moved > 0)
+        return jnp.sum(jnp.where(on, self.weight * moved, 0))
 
 
 def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:

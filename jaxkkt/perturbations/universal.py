@@ -254,22 +254,27 @@ def _exact(
 
     def outputs(sizes: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         flips, unflips, size = sizes
-        at = partial(_moved, params, x, y, direction)
-        return at(flips), at(unflips), _last(params, x, y, direction, chosen, size)
+        at = partial(_outputs, params, x, y, direction)
+        last = _last(params, x, y, direction, chosen, size)
+        return at(flips, after=True), at(unflips, after=False), last
 
     found = _follow(*jax.lax.stop_gradient((params, x, y, direction, chosen, bracket)))
     flips, unflips, size = as_zeros(outputs, (found.sizes, found.unflips, found.size))
     return found._replace(sizes=flips, unflips=unflips, size=size)
 
 
-def _moved(params: Params, x: Array, y: Array, direction: Array, c: Array) -> Array:
-    """y_i N(x_i - y_i c u), each at its own c or all at one; 0 of padding."""
-    return margins(params, x - (y * c)[:, None] * direction[None], y)
+def _outputs(params: Params, x: Array, y: Array, direction: Array, c: Array, after: bool) -> Array:
+    """y_i N(x_i - y_i c u), each at its own c or all at one, with the derivatives of one side; 0 of
+    padding."""
+    along, pre = jnp.dot(params.w, direction, precision=PRECISION), preactivations(params, x)
+    rays = Ray(pre, -y[:, None] * along[None], y[:, None] * params.v[None])
+    return jax.vmap(partial(Ray.beside, after=after))(rays, jnp.broadcast_to(c, y.shape))
 
 
 def _last(params: Params, x: Array, y: Array, direction: Array, chosen: Array, c: Array) -> Array:
     """The largest of the chosen: where all of them are flipped at once the last is at 0."""
-    return jnp.max(jnp.where(chosen, _moved(params, x, y, direction, c), -jnp.inf))
+    found = _outputs(params, x, y, direction, c, after=True)
+    return jnp.max(jnp.where(chosen, found, -jnp.inf))
 
 
 def _follow(

@@ -7,6 +7,7 @@ training samples. Sizes are l2 norms, in units of the input.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from jaxkkt.networks import (
     value_and_input_gradient,
 )
 from jaxkkt.numerics.arithmetic import lengths, ratio, scale, unit
+from jaxkkt.numerics.derivatives import as_zeros, without_derivative
 from jaxkkt.numerics.requirements import as_arrays, as_positive, as_samples, require_points
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
@@ -102,9 +104,9 @@ def guaranteed_sizes(params: Params, x: Points, y: Labels) -> Float[Array, " n"]
     `frei.linear_network`, and sqrt(d)/2 on `axis_data` for the robust network: the argument of
     Vardi, Yehudai, Shamir (2022), Theorem 3.1, and Frei et al. (2023), Theorem 4.1, with the point
     at hand in place of their worst case. A network whose neurons act together may need far more.
-    0 where y N(x) < 0, inf where no neuron is against y, NaN for padding. Raises ValueError for
-    labels other than -1 and 1 (0 for padding, a row of zeros), and parameters and points that do
-    not fit.
+    0 where y N(x) < 0, inf where no neuron is against y, NaN for padding. Derivatives are those of
+    where it turns negative, 0 for sizes that are 0, infinite or NaN. Raises ValueError for labels
+    other than -1 and 1 (0 for padding, a row of zeros), and parameters and points that do not fit.
     """
     return _guaranteed(*checked_samples(params, x, y))
 
@@ -121,7 +123,9 @@ def _guaranteed(params: Params, x: Array, y: Array) -> Float[Array, " n"]:
     still = jnp.sum(jnp.where(size[None] == 0, for_y, 0), axis=1)
     pull = jnp.sum(jnp.maximum(-weight, 0) * size[None], axis=1)
     brackets = 2 * (reach + ratio(still, pull)) + 1
-    found = jax.vmap(first_flip)(rays, jnp.zeros_like(y), brackets)[0]
+    still_rays = jax.lax.stop_gradient((rays, brackets))
+    found = jax.vmap(first_flip)(still_rays[0], jnp.zeros_like(y), still_rays[1])[0]
+    found = as_zeros(partial(jax.vmap(partial(Ray.beside, after=True)), rays), found)
     return jnp.where(y == 0, jnp.nan, found)
 
 
@@ -187,8 +191,9 @@ def attacks(
     where `pgd` with normalized steps leads; then each turns towards the normal of the boundary
     where it was met, which is where the nearest point of a flat boundary lies, as long as that
     shortens it. Sizes up to 4 max |points| + 4 max |x| are looked for. Cost: some 130 products of
-    n k d, and as many sorts of n k breakpoints. Raises ValueError for labels other than -1 and 1
-    (0 for padding, a row of zeros), arrays that do not fit, and no points or samples.
+    n k d, and as many sorts of n k breakpoints. Raises TypeError where its derivative is asked for,
+    and ValueError for labels other than -1 and 1 (0 for padding, a row of zeros), arrays that do
+    not fit, and no points or samples.
     """
     params, points, labels = checked_samples(params, points, labels)
     points, labels, x, y = _pairs(points, labels, x, y)
@@ -197,6 +202,7 @@ def attacks(
 
 
 @jax.jit
+@without_derivative("a search has no derivative: differentiate flip_sizes_exact or gradient_steps")
 def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u: Array) -> Attacks:
     bracket = 4 * sum(jnp.max(lengths(a)) for a in (points, x))
     against = -labels[:, None]

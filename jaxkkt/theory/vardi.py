@@ -58,10 +58,11 @@ class Summary(NamedTuple):
 
     @property
     def etas(self) -> tuple[Array, Array]:
-        """eta1 = (p+1)/(d - m p) and eta2 = 2 (c c' + 1)(d+1) / (m c (d - m p)); see Lemma C.7."""
-        c = self.share
-        second = 2 * (c * self.c_prime + 1) * (self.d + 1) / (self.m * c * self.room)
-        return (self.p + 1) / self.room, second
+        """eta1 = (p+1)/(d - m p) and eta2 = 2 (c c' + 1)(d+1) / (m c (d - m p)); see Lemma C.7.
+        NaN where d <= m p, where the paper has none."""
+        c, room = self.share, jnp.where(self.room > 0, self.room, jnp.nan)
+        second = 2 * (c * self.c_prime + 1) * (self.d + 1) / (self.m * c * room)
+        return (self.p + 1) / room, second
 
     def assumptions(self) -> dict[str, Assumption]:
         """What Theorem 4.1 and Corollary 4.1 ask of the samples."""
@@ -115,7 +116,8 @@ def largest_product(x: Float[Array, "n d"], chosen: Bool[Array, " n"]) -> Float[
 
 
 def perturbation(point: KKTPoint, s: Summary) -> Float[Array, " d"]:
-    """z = (eta1 + eta2) u: Theorem 4.1 promises that x_i - y_i z is flipped for every i in I."""
+    """z = (eta1 + eta2) u: Theorem 4.1 promises that x_i - y_i z is flipped for every i in I. NaN
+    where d <= m p."""
     return sum(s.etas) * _u(point, s)
 
 
@@ -143,9 +145,10 @@ def robust_network(
 
 
 def robust_radius(s: Summary) -> Float[Array, ""]:
-    """(1-c) sqrt(d) / 4 for c = p/d, within which the robust network has no flip; 0 where p > d.
-    Theorem 3.1."""
-    return jnp.maximum(1 - s.p / s.d, 0) * jnp.sqrt(s.d) / 4
+    """(1-c) sqrt(d) / 4 for c = p/d, within which the robust network has no flip; 0 where p > d,
+    and NaN for points off the sphere of radius sqrt(d), of which it says nothing. Theorem 3.1."""
+    radius = jnp.maximum(1 - s.p / s.d, 0) * jnp.sqrt(s.d) / 4
+    return jnp.where(s.off_sphere <= NEAR, radius, jnp.nan)
 
 
 def correlation_density(t: float | np.ndarray | Sequence, d: int) -> Any:

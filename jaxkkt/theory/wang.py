@@ -128,8 +128,8 @@ def gradient_difference_along(
     + 5 (C0 + sqrt(l)) (sqrt(log(4 k/gamma)) + 3)
     + 3 sqrt((C0 + sqrt(l/2)) / sqrt(k)) sqrt(d + 4 sqrt(d log(8 k/gamma))),  l = log(4/gamma).
 
-    Asks for R of the order of 1/sqrt(d). The lemma prints the third term without the 3 that its
-    proof arrives at.
+    Asks for R <= C1/sqrt(d), with a C1 that it does not name, and by its proof for R <= 1/2. The
+    lemma prints the third term without the 3 that its proof arrives at.
     """
     _require(c0=c0, gamma=gamma)
     k, d = params.w.shape
@@ -146,6 +146,7 @@ def gradient_difference_along(
     here, there = input_gradient(params, x), input_gradient(params, x + delta)
     measured = jnp.dot(direction, here - there, precision=PRECISION)
     asked = {**_inside(params, start, x, c0), **_unit(direction, "|r| = 1")}
+    asked["|delta| <= 1/2"] = below(size, 0.5)
     return at_most(measured, bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
 

@@ -64,10 +64,13 @@ class Clusters(NamedTuple):
     @property
     def etas(self) -> tuple[Array, Array]:
         """eta1 = (2 Delta + p + 1) / room and
-        eta2 = 3 (3d + Delta + 1)(1 - 2c') / (room (1 - 3c') c k); see Lemma D.7."""
+        eta2 = 3 (3d + Delta + 1)(1 - 2c') / (room (1 - 3c') c k); see Lemma D.7. NaN where room is
+        not positive or c' not from 0 to 1/3, where the paper has none."""
+        there = (self.room > 0) & (self.c_prime >= 0) & (self.c_prime < 1 / 3)
+        room = jnp.where(there, self.room, jnp.nan)
         ratio = (1 - 2 * self.c_prime) / (1 - 3 * self.c_prime)
-        second = 3 * (3 * self.d + self.delta + 1) * ratio / (self.room * self.share * self.k)
-        return (2 * self.delta + self.p + 1) / self.room, second
+        second = 3 * (3 * self.d + self.delta + 1) * ratio / (room * self.share * self.k)
+        return (2 * self.delta + self.p + 1) / room, second
 
     @property
     def u(self) -> Array:

@@ -1,6 +1,7 @@
 """P1 to P6 of samples of clusters, and how probable they are at least.
 
-Probabilities raise ValueError for a dimension or a number of samples below 1.
+Probabilities are those under Assumption 2.2, and raise ValueError for a dimension or a number of
+samples below 1.
 """
 
 from typing import NamedTuple
@@ -77,14 +78,15 @@ def properties(c: Clusters, sample: Sample) -> dict[str, Check]:
 
 
 def separated(d: int) -> float:
-    """Lemma 2.1: u separates a fresh point with probability at least 1 - 2 d^(1 - ln(d)/2)."""
+    """Lemma 2.1, under Assumption 2.2: u separates a fresh point with probability at least
+    1 - 2 d^(1 - ln(d)/2)."""
     require_at_least_one(d=d)
     log = np.log(float(d))
     return float(-np.expm1(np.log(2) + (1 - log / 2) * log))
 
 
 def nice_sample(n: int, d: int) -> float:
-    """Proposition A.1: P1 to P6 hold with probability at least
+    """Proposition A.1, under Assumption 2.2: P1 to P6 hold with probability at least
     1 - (3 n^2 d^(-ln(d)/2) + n^2 e^(-d/16) + d^(1 - ln(d))), for n >= k ln(d)^2."""
     require_at_least_one(n=n, d=d)
     dim, squared = float(d), float(n) ** 2  # not in 32 bits
@@ -94,7 +96,7 @@ def nice_sample(n: int, d: int) -> float:
 
 
 def test_error(n: int, d: int) -> float:
-    """Theorem A.1: the test error of any KKT point is at most 4 n d^(-ln(d)/2), where P1 to P6
-    hold. One at least where it says nothing."""
+    """Theorem A.1, under Assumption 2.2: the test error of any KKT point is at most
+    4 n d^(-ln(d)/2), where P1 to P6 hold. One at least where it says nothing."""
     require_at_least_one(n=n, d=d)
     return float(4 * n * float(d) ** (-np.log(float(d)) / 2))
