@@ -63,6 +63,12 @@ class Measurement(Spec):
         `ancillary_variables` the names of those that are 0 where a value counts in means."""
         return {}
 
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
+        found = super().to_json(digests, **sizes)
+        if "computes" in found:  # what `measure` is given, and where it computes, is part of that
+            found |= {"padded": self.padded, "on_host": self.on_host}
+        return found
+
     def axes(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         """For variables that are arrays: their dimensions by name, and the values along each.
 

@@ -343,6 +343,12 @@ def _require_takes(what: str, function: Callable[..., Any], *names: str) -> None
         takes = signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # as of some that are built in
         return
+    given = [one for one in takes.parameters if one in names]
+    if len(given) == len(names) and given != list(names):
+        raise ValueError(
+            f"a function for {what} is called as f({', '.join(names)}), in this order, but "
+            f"{short_name(function)} takes ({', '.join(given)})"
+        )
     try:
         takes.bind(*names)
     except TypeError as error:

@@ -43,7 +43,9 @@ class Curve(Spec, kw_only=False):
     measure: Any = described("measurements", default=(), shown=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "log_losses", tuple(float(v) for v in listed(self.log_losses)))
+        object.__setattr__(
+            self, "log_losses", tuple(float(v) + 0.0 for v in listed(self.log_losses))
+        )
         object.__setattr__(self, "steps", tuple(listed(self.steps)))
         object.__setattr__(self, "measure", measurements(self.measure))
         if bool(self.log_losses) == bool(self.steps):

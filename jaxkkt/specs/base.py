@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
 from inspect import get_annotations
+from math import copysign
 from numbers import Integral, Real
 from typing import (
     Annotated,
@@ -89,7 +90,7 @@ class Spec:
                 f"{cls.__name__} has an __init__ of its own: give it fields, as `sigma: jk.Number "
                 "= 1.0`, and check them in __post_init__"
             )
-        dataclass(frozen=True, kw_only=kw_only)(cls)
+        dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
         hints = _own_hints(cls)
         cls._numeric = {**cls._numeric, **_numeric_fields(hints)}
         cls._truths = (*cls._truths, *(name for name, hint in hints.items() if hint is bool))
@@ -136,6 +137,20 @@ class Spec:
             if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well
                 raise ValueError(f"{name} must be True or False, got {value!r}")
             object.__setattr__(self, name, bool(value))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal are specs of one class whose fields have equal values of the same types: 1 is
+        neither True nor 1.0, of which functions may make something else."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._compared()))
+
+    def _compared(self) -> tuple[Any, ...]:
+        compared = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+        return tuple((value, _kind_of_value(value)) for value in compared)
 
     @property
     def label(self) -> str:
@@ -217,7 +232,7 @@ class Spec:
             found["kind"] = type(self).__name__  # which may move to another module
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
-            if digests and value is self.brought and package is None:
+            if digests and package is None and callable(value):
                 continue  # told by what it computes, not by its name
             if not digests or f.metadata.get("identity", True):
                 found[f.name] = jsonable(value, digests, sizes)
@@ -264,9 +279,8 @@ class Spec:
 def without(spec: Any, *names: str) -> Any:
     """The same spec with None for static fields, unchecked: for programs that do not need them."""
     children, (kept, static) = _flatten(spec)
-    return _unflatten(
-        type(spec), (kept, tuple((k, None if k in names else v) for k, v in static)), children
-    )
+    left = tuple((k, None if k in names else v, kind) for k, v, kind in static)
+    return _unflatten(type(spec), (kept, left), children)
 
 
 def kind_of(cls: type) -> str:
@@ -380,7 +394,16 @@ def _mentions(hint: Any, marked: Any) -> bool:
     return not hasattr(hint, "__metadata__") and any(_mentions(h, marked) for h in get_args(hint))
 
 
-def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+def _kind_of_value(value: Any) -> Any:
+    """Tells values apart that are equal: by their types, and by the sign of 0."""
+    if isinstance(value, tuple):
+        return (type(value), *map(_kind_of_value, value))
+    if isinstance(value, float):
+        return type(value), copysign(1, value)
+    return type(value)
+
+
+def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
     names, children, static = [], [], []
     for f in fields(spec):  # type: ignore[arg-type]
         value = getattr(spec, f.name)
@@ -388,7 +411,7 @@ def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[st
             names.append(f.name)
             children.append(value)
         else:
-            static.append((f.name, value))
+            static.append((f.name, value, _kind_of_value(value)))
     return tuple(names), tuple(children), tuple(static)
 
 
@@ -412,7 +435,9 @@ def _flatten_with_keys(spec: Spec) -> tuple[Any, Any]:
 def _unflatten(cls: type, aux: Any, children: Any) -> Any:
     names, static = aux
     spec: Any = object.__new__(cls)
-    for name, value in (*zip(names, children, strict=True), *static):
+    for name, value in zip(names, children, strict=True):
+        object.__setattr__(spec, name, value)
+    for name, value, _ in static:
         object.__setattr__(spec, name, value)
     return spec
 

@@ -1,6 +1,8 @@
 """What functions and specs compute, as a hash: compiled text and the constants in it, not names."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from functools import cache, partial
 from hashlib import sha256
 from inspect import signature
@@ -36,7 +38,7 @@ def digest_of_function(function: Callable[..., Any], *arguments: Any, name: str 
             f"what {name} computes cannot be told, since it cannot be traced by JAX ({error}); "
             "write it with jax.numpy, or go on without a store"
         ) from error
-    if "callback" in text:
+    if re.search(r"custom_call @\w*callback", text):
         raise ValueError(
             f"what {name} computes cannot be told, since it calls back into Python; "
             "write it with jax.numpy, or go on without a store"
@@ -128,8 +130,27 @@ _FIRST: dict[Hashable, tuple[Any, Used]] = {}
 @cache
 def digest_of(used: Used) -> str:
     """A hash of what a spec computes; ValueError where that cannot be told."""
-    name, found = function_name(used.spec.brought), used.spec.computations(**dict(used.sizes))
-    return " ".join(digest_of_function(f, *args, name=name) for f, args in found)
+    name, on_host = function_name(used.spec.brought), getattr(used.spec, "on_host", False)
+    # The host computes in float64 where it is asked to.
+    with jax.enable_x64(True) if on_host else nullcontext():
+        found = list(used.spec.computations(**dict(used.sizes)))
+        if on_host and not any(_reads(f, *args) for f, args in found):
+            raise ValueError(
+                f"what {name} computes cannot be told: as JAX traces it, it reads nothing of what "
+                "it is given, as where an `except` catches what tracing raises. Leave `on_host` "
+                "out and write it with jax.numpy, or go on without a store"
+            )
+        return " ".join(digest_of_function(f, *args, name=name) for f, args in found)
+
+
+def _reads(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether what it returns depends on what it is given; True where it cannot be traced."""
+    try:
+        traced = jax.make_jaxpr(function)(*arguments).jaxpr
+    except Exception:
+        return True
+    read = [v for e in traced.eqns for v in e.invars] + list(traced.outvars)
+    return any(one is given for one in read for given in traced.invars)
 
 
 def given(spec: Any, name: str, *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -161,6 +182,7 @@ def cover(package: str, folder: Path) -> None:
     """
     if _COVERED.setdefault(package, folder) != folder:
         raise ValueError(f"{package} is covered already, by {_COVERED[package]}, not by {folder}")
+    digest_of_code(package)  # of what is imported, whatever becomes of its files
 
 
 def package_of(thing: Any) -> str | None:
@@ -180,4 +202,5 @@ def digest_of_code(package: str) -> str:
 
 
 PACKAGE = __name__.split(".")[0]
-_COVERED: dict[str, Path] = {PACKAGE: Path(__file__).parent.parent}
+_COVERED: dict[str, Path] = {}
+cover(PACKAGE, Path(__file__).parent.parent)

@@ -57,11 +57,11 @@ class Optimizer(Spec):
         def init(spec: Any, params: Params) -> Any:
             return spec.transformation().init(params)
 
-        def update(spec: Any, state: Any, params: Params, more: Any) -> Any:
-            return optimizers.update(spec.transformation(), params, state, params, **more)
+        def update(spec: Any, state: Any, gradient: Params, params: Params, more: Any) -> Any:
+            return optimizers.update(spec.transformation(), gradient, state, params, **more)
 
         yield init, (self, params)
-        yield update, (self, jax.eval_shape(init, self, params), params, more)
+        yield update, (self, jax.eval_shape(init, self, params), params, params, more)
 
 
 class Flow(Optimizer):
@@ -151,7 +151,7 @@ class Optax(Optimizer):
     @property
     def brought(self) -> Any:
         """The factory, unless it is optax's own and is given no function: then nothing is own."""
-        factory, given = type(self).factory, self.settings().values()
+        factory, given = type(self).factory, jax.tree.leaves(self.settings())
         of_optax = str(getattr(factory, "__module__", "")).split(".")[0] == "optax"
         return type(self) if of_optax and not any(map(callable, given)) else factory
 
@@ -166,6 +166,12 @@ class Optax(Optimizer):
     def transformation(self) -> optax.GradientTransformation:
         try:
             made = type(self).factory(**self.settings())
+        except jax.errors.ConcretizationTypeError as error:
+            raise ValueError(
+                f"{self.label} cannot be made of numbers that vary, which JAX traces: annotate a "
+                "setting that has to be known, `decay_steps: int`, or make schedules by "
+                f"arithmetic, not `if` ({str(error).splitlines()[0]})"
+            ) from error
         except TypeError as error:
             raise ValueError(
                 f"{self.label} cannot be made: {error}. Give it what it needs, as in "
@@ -184,9 +190,13 @@ class Optax(Optimizer):
         return _settings_of(cls.factory)
 
     def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
-        made_by = {"function": function_name(type(self).factory)}
-        found: dict[str, Any] = {"kind": "optimizers.Optax", "made_by": made_by}
-        found |= {name: jsonable(value) for name, value in self.settings().items()}
+        found: dict[str, Any] = {"kind": "optimizers.Optax"}
+        own = digests and self.brought is not type(self)
+        if not own:  # which is told by what it computes, not by its name
+            found["made_by"] = {"function": function_name(type(self).factory)}
+        for name, value in self.settings().items():
+            if not (own and any(map(callable, jax.tree.leaves(value)))):
+                found[name] = jsonable(value)
         found["linear"] = self.linear
         if digests:  # optax's own are told by their settings, whatever the sizes
             found["computes"] = self.digest(**({} if self.brought is type(self) else sizes))

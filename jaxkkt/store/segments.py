@@ -159,7 +159,7 @@ def read(path: Path) -> Segment:
         return Segment(path, {}, {}, [], [])  # its process was killed as it began
     about, salt, first = _header(path, lines)
     definitions: dict[str, Any] = {}
-    rows, damaged = [], [] if first else [1]
+    found, damaged = [], [] if first else [1]
     for number, line in enumerate(lines[2:], 3):
         text = _intact(salt, line)
         if text is None:
@@ -168,23 +168,53 @@ def read(path: Path) -> Segment:
         try:
             value = json.loads(text)
             if "row" in value:
-                rows.append((str(value["row"]), value["is"]))
+                found.append((number, str(value["row"]), value["is"]))
             else:
                 definitions[str(value["define"])] = value["as"]
         except (ValueError, LookupError, TypeError, RecursionError):
             damaged.append(number)
     if len(lines) > 1 and lines[0] != lines[1] and first:
         damaged.insert(0, 2)
-    return Segment(path, about, definitions, rows, damaged)
+    known: dict[str, bool] = {}
+    whole = [all(_is_whole(n, definitions, known) for n in _referred(row)) for _, _, row in found]
+    rows = [(name, row) for (_, name, row), there in zip(found, whole, strict=True) if there]
+    lacking = [number for (number, _, _), there in zip(found, whole, strict=True) if not there]
+    return Segment(path, about, definitions, rows, sorted([*damaged, *lacking]))
+
+
+def _referred(row: Any) -> Iterator[str]:
+    """The definitions that a row refers to by itself."""
+    if isinstance(row, dict):
+        if isinstance(row.get("spec"), str):
+            yield row["spec"]
+        if isinstance(row.get("measured"), dict):
+            yield from row["measured"]
+
+
+def _is_whole(name: str, definitions: Mapping[str, Any], known: dict[str, bool]) -> bool:
+    """Whether a definition is there, with those that it refers to in turn."""
+    if name not in known:
+        known[name] = name in definitions
+        one = definitions.get(name)
+        if isinstance(one, dict) and isinstance(one.get("columns"), dict):  # what a run is
+            parts, curve = one.get("is"), one.get("curve")
+            more = [one["about"]] if isinstance(one.get("about"), str) else []
+            more += [one["told"]] if isinstance(one.get("told"), str) else []
+            more += list(parts.values()) if isinstance(parts, dict) else []
+            more += curve if isinstance(curve, list) else []
+            known[name] = all(n in definitions for n in more if isinstance(n, str))
+    return known[name]
 
 
 def intact_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a segment that match their checksums, the first one twice."""
+    """The lines of a segment that match their checksums, the first one twice, but for rows that
+    lack what they refer to."""
     *lines, _ = path.read_bytes().split(b"\n")
-    _, salt, first = _header(path, lines)
+    _, _, first = _header(path, lines)
     header = lines[0] if first else lines[1]
     yield from (header, header)
-    yield from (line for line in lines[2:] if _intact(salt, line) is not None)
+    damaged = set(read(path).damaged)
+    yield from (line for number, line in enumerate(lines[2:], 3) if number not in damaged)
 
 
 def together(path: Path, other: Path) -> list[bytes] | None:

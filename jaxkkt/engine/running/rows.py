@@ -68,8 +68,14 @@ def raised(run: Run, error: Exception) -> Row:
 
 
 def failed(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence on the runs that did not end as they were meant to, with the remedy of each kind;
-    none where there are none."""
+    """A sentence on the runs that did not end as they were meant to, with the remedy of each kind,
+    and one on those that had nothing to train; none where there are none."""
+    at_once = sum(r.values["status"] == Status.CONVERGED and not r.values["steps"] for r in rows)
+    if at_once:
+        yield (
+            f"{at_once} of {len(rows)} runs were at their target log loss before the first step, "
+            "and are not trained: give a lower target_log_loss, the logarithm of the loss"
+        )
     ends: dict[int, int] = {}
     for row in rows:
         if row.values["status"] not in SUCCEEDED:

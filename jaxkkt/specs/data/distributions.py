@@ -105,7 +105,11 @@ class Distribution(Sized):
         if cls.draw is not Distribution.draw:
             yield partial(draw, self.samples), (self.sizeless(), key)
         if cls.draw_test is not Distribution.draw_test:
-            yield lambda spec, key: spec.draw_test(key, key, self.d), (self.sizeless(), key)
+
+            def draw_test(spec: Distribution, key: PRNGKeyArray, data_key: PRNGKeyArray) -> Any:
+                return spec.draw_test(key, data_key, self.d)
+
+            yield draw_test, (self.sizeless(), key, key)
         elif "draw_held_out" not in self._given and self._draws(HELD_OUT):
             yield partial(draw, HELD_OUT), (self.sizeless(), key)
         for name in self._given:
