@@ -1,5 +1,7 @@
 """Identity: two runs are the same where they compute the same, whatever they are called."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,12 +118,75 @@ def without(name, value):
     return {"measure": lambda curve=None: told(curve=curve)}
 
 
+class Teacher(jk.data.Distribution):
+    """Its labels are those of one teacher, if held-out points take that of the run's own."""
+
+    def draw(self, key, samples, dim):
+        return self.labelled(key, key, samples, dim)
+
+    def labelled(self, key, teacher_key, samples, dim):
+        x = jax.random.normal(jax.random.fold_in(key, 1), (samples, dim))
+        return x, jnp.where(x @ jax.random.normal(teacher_key, (dim,)) > 0, 1.0, -1.0)
+
+
+def taught(by):
+    """By the run's teacher, or by one of the held-out points' own."""
+
+    def draw_test(self, key, data_key, dim):
+        return self.labelled(key, (key, data_key)[by], 256, dim)
+
+    return type("Taught", (Teacher,), {"draw_test": draw_test})
+
+
+def decayed(of_weights):
+    def update(gradient, state, params=None):
+        pulled = params if of_weights else gradient
+        return jax.tree.map(lambda g, p: -0.1 * (g + 0.01 * p), gradient, pulled), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def measured_by(measure, **settings):
+    return type("Measured", (jk.Measurement,), {"measure": measure, **settings})
+
+
+def mean_size(self, params):
+    return {"size": jnp.abs(params.v).mean()}
+
+
+def rounded(eps):
+    def measure(self, params):
+        wide = params.v.astype(np.float64)
+        return {"off": (wide * (1 + eps)).sum() - wide.sum()}
+
+    return measured_by(measure, on_host=True)
+
+
 TRUTH = {"sigma": 2.0, "measure": number}
 DIFFERENT = {
     "rules at the width of a run": [{"optimizer": frozen(n)} for n in (5, 15)],
     "factories at the width of a run": [
         {"optimizer": jk.optimizer(lambda n=n: frozen(n))} for n in (5, 15)
     ],
+    "transformations in others, at the width of a run": [
+        {
+            "optimizer": jk.optimizer(
+                optax.apply_if_finite, inner=frozen(n), max_consecutive_errors=3
+            )
+        }
+        for n in (5, 15)
+    ],
+    "weights in place of gradients": [{"optimizer": decayed(of)} for of in (True, False)],
+    "teachers of held-out points": [
+        {"data": taught(by), "measure": error_of(256)} for by in (0, 1)
+    ],
+    "whether padding is told from neurons": [
+        {"measure": measured_by(mean_size, padded=padded)} for padded in (True, False)
+    ],
+    "where it is measured": [
+        {"measure": measured_by(mean_size, on_host=on_host)} for on_host in (True, False)
+    ],
+    "digits that float64 alone has": [{"measure": rounded(eps)} for eps in (1e-9, 1e-12)],
     "held-out points, more than a run's own": [{"measure": error_of(n)} for n in (16, 250)],
     "held-out points on the way": [
         {"curve": jk.Curve([-1.0], measure=error_of(n))} for n in (16, 250)
@@ -179,6 +244,50 @@ def test_an_own_function_is_told_by_what_it_computes_not_by_its_name():
     a, b = one(data=scaled(1.5)), one(data=renamed)
     assert (a.name, a.identity) == (b.name, b.identity)
     assert a.data.label != b.data.label
+
+
+def test_an_own_factory_is_told_by_what_it_computes_not_by_its_name():
+    """A notebook did not find what a script had computed."""
+
+    def sgd(learning_rate):
+        return optax.sgd(learning_rate)
+
+    def renamed(learning_rate):
+        return optax.sgd(learning_rate)
+
+    renamed.__module__ = "research"
+    rules = (jk.optimizer(made, learning_rate=0.1) for made in (sgd, renamed))
+    a, b = (one(optimizer=rule) for rule in rules)
+    assert (a.name, a.identity) == (b.name, b.identity)
+    assert a.name != one(optimizer=jk.optimizer(sgd, learning_rate=0.2)).name
+
+
+@pytest.mark.parametrize("values", [(1, True), ((1, 2), (1.0, 2.0)), ((0.0,), (-0.0,))])
+def test_equal_values_of_other_types_are_others(values):
+    """What one computed was taken for what the other would."""
+
+    class Typed(jk.Measurement):
+        value: Any = None
+
+        def measure(self, params):
+            return {"kind": params.v[0] + sum(map(ord, repr(self.value)))}
+
+    specs = [Typed(value=value) for value in values]
+    assert specs[0] != specs[1]
+    assert specs[0] == Typed(value=values[0])
+    runs = [one(measure=spec, max_steps=1) for spec in specs]
+    assert len({runs[0], runs[1], one(measure=Typed(value=values[0]), max_steps=1)}) == 2
+    told = [jk.sweep([run], progress=False).kind.item() for run in runs]
+    texts = [sum(map(ord, repr(value))) for value in values]
+    np.testing.assert_allclose(told[1] - told[0], texts[1] - texts[0], atol=1e-3)
+
+
+def test_a_name_with_callback_in_it_calls_nobody():
+    @jax.jit
+    def largest_callback(a):
+        return jnp.abs(a).max()
+
+    assert one(measure=lambda params: {"largest": largest_callback(params.w)}).measured
 
 
 def test_some_of_own_points_are_drawn_with_a_store(tmp_path):
@@ -384,6 +493,7 @@ def test_a_covered_package_is_told_by_its_source(tmp_path, monkeypatch):
     identity.cover("studies_of_mine", tmp_path)
     before, plain = one(measure=OnHost).identity, one().identity
     (tmp_path / "a.py").write_text("one = 2\n")
+    assert one(measure=OnHost).identity == before  # what is imported is as it was
     identity.digest_of_code.cache_clear()
     assert one(measure=OnHost).identity != before
     assert one().identity == plain

@@ -107,7 +107,7 @@ class TestOptimizers:
         [
             optax.adam,
             optax.sign_sgd,
-            optax.polyak_sgd,
+            lambda learning_rate: optax.polyak_sgd(learning_rate),
             lambda learning_rate: optax.chain(optax.clip(0.1), optax.sgd(learning_rate)),
             lambda learning_rate: optax.chain(
                 optax.add_decayed_weights(1e-4), optax.sgd(learning_rate)

@@ -77,6 +77,16 @@ class TestDamage:
         return "1 damaged lines"
 
     @staticmethod
+    def definition(folder):
+        """What a row refers to: it was whole, and in no table."""
+        (path,) = Store(folder).paths()
+        lines = path.read_bytes().splitlines(keepends=True)
+        (n,) = (i for i, line in enumerate(lines) if b'"define"' in line and b'"columns"' in line)
+        lines[n] = lines[n].replace(b'"columns"', b'"calumns"')
+        path.write_bytes(b"".join(lines))
+        return "3 damaged lines"
+
+    @staticmethod
     def beginning(folder):
         (path,) = Store(folder).paths()
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[2:]))
@@ -95,7 +105,9 @@ class TestDamage:
         return "it was renamed"
 
     @pytest.mark.filterwarnings("ignore:.*(damaged|begins with neither)")
-    @pytest.mark.parametrize("kind", ["line", "beginning", "network", "other_network"])
+    @pytest.mark.parametrize(
+        "kind", ["line", "definition", "beginning", "network", "other_network"]
+    )
     def test_is_told_taken_out_and_computed_again(self, swept, capsys, kind):
         folder = swept / "one"
         whole, files = rows_in(folder), {path.name for path in Path(folder).rglob("*.npz")}
