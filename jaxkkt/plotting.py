@@ -48,7 +48,8 @@ def mean_band(
     extra = set(map(str, results[variable].dims)) - axes
     if extra:
         raise ValueError(
-            f"{variable} still has the dimensions {sorted(extra)}: select one value of each first"
+            f"{variable} still has the dimensions {sorted(extra)}: select one value of each first, "
+            f"or draw over one of them, `along={min(extra)!r}`, where that is {along!r} now"
         )
     summary = summarize(results, variable)
     shown = (summary.used + summary.excluded).values > 0  # NaN where none counts

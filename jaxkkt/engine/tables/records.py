@@ -41,12 +41,14 @@ class RowKind:
 
 
 class Entry(NamedTuple):
-    """A row of a table: its kind and seed, what was measured, and what a store calls its run."""
+    """A row of a table: its kind and seed, what was measured, and of a store's what it calls the
+    run, and when that landed."""
 
     kind: RowKind
     seed: int
     values: Mapping[str, Any]
     run: str = ""
+    date: str = ""
 
 
 def entries_of(
@@ -166,21 +168,24 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
         key = tuple(described)
         if key not in kinds:
             kinds[key] = _kind_of(of_network, orders)
-        for values in _versions(measured):
-            ending = last.value["ending"]
-            seed, run = last.value["seed"], last.name
-            found.append(Entry(kinds[key], seed, {**ending, **values}, run))
+        dates = {h: str(r.value.get("date", "")) for r in of_network for h in r.value["measured"]}
+        for values, hashes in _versions(measured):
+            date = max((dates[h] for h in hashes), default=str(last.value.get("date", "")))
+            ending, seed = last.value["ending"], last.value["seed"]
+            found.append(Entry(kinds[key], seed, {**ending, **values}, last.name, date))
     return found
 
 
-def _versions(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What was measured of a network, by hashes of what computed it: once, or as often as these
-    gave a name different values."""
+def _versions(
+    measured: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[dict[str, Any], set[str]]]:
+    """What was measured of a network, and by what, as hashes: once, or as often as these gave a
+    name different values."""
     whole: dict[str, Any] = {}
     for some in measured.values():
         whole |= some
     if len(whole) == sum(map(len, measured.values())):
-        return [whole]
+        return [(whole, set(measured))]
     versions: list[tuple[dict[str, Any], set[str]]] = []
     for complete in (False, True):  # what fits to several belongs to all of them
         for hashed, some in measured.items():
@@ -191,7 +196,7 @@ def _versions(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
             for values, hashes in fits:
                 values.update(some)
                 hashes.add(hashed)
-    return [values for values, _ in versions]
+    return versions
 
 
 def _by_row(records: Sequence[Record], orders: Orders) -> list[list[Record]]:

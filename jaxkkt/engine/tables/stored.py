@@ -274,12 +274,14 @@ def read_rows(folder: str | Path) -> pd.DataFrame:
     """All rows of a store, one a run: what the run is and what was measured, by column.
 
     As `read_store`, but for arrays, which are lists here. `run` is what the store calls a run,
-    which has several rows where it was measured in several ways. Empty where there is no row.
+    which has several rows where it was measured in several ways, and `date` when what is in a row
+    was last computed: of what was measured before and after an edit the later is the new one. Empty
+    where there is no row.
     """
     return pd.DataFrame(
         [
-            {**entry.kind.columns, "seed": entry.seed, "run": entry.run, **entry.values}
-            for entry in _entries(folder)
+            {**e.kind.columns, "seed": e.seed, "run": e.run, "date": e.date, **e.values}
+            for e in _entries(folder)
         ]
     )
 
@@ -290,7 +292,7 @@ def _entries(folder: str | Path) -> list[Entry]:
     told = {kind: _told(kind.columns) for kind in kinds}
     first: dict[Any, str] = {}
     seen, alike = set[Any](), 0
-    for kind, seed, _, run in entries:
+    for kind, seed, _, run, _ in entries:
         measured, others = told[kind]
         # What was measured of one does not tell it from another run.
         alike += first.setdefault((others, seed), run) != run or (measured, others, seed) in seen
