@@ -72,10 +72,10 @@ def search(d: int, width: int, images: int, repeats: int) -> dict[str, Any]:
         width=width,
         seed=0,
         initialization=jk.initializations.Lazy(biases=True),
-        protocol=jk.lazy.lazy_flow(biases=True),
+        protocol=jk.protocols.lazy_flow(biases=True),
     )
     start, data = jk.draw(run)
-    trained = jk.train(start, *data, jk.lazy.lazy_flow(biases=True)).params
+    trained = jk.train(start, *data, jk.protocols.lazy_flow(biases=True)).params
     x, y = jk.held_out(run)
     every = partial(gradient_steps, trained, jnp.asarray(x))
 
@@ -119,7 +119,7 @@ def steps(d: int, width: int, repeats: int) -> dict[str, Any]:
         data=(x, y),
         width=width,
         initialization=jk.initializations.Lazy(biases=True),
-        protocol=jk.lazy.lazy_sgd(ball=1e6, biases=True, batch_size=BATCH, max_steps=10**9),
+        protocol=jk.protocols.lazy_sgd(ball=1e6, biases=True, batch_size=BATCH, max_steps=10**9),
         measure=(),
     )
     (bucket,) = jk.plan_sweep(runs).buckets

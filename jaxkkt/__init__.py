@@ -58,7 +58,7 @@ with importing():
     )
     from jaxkkt.networks import Params
     from jaxkkt.process.caching import keep_programs
-    from jaxkkt.protocols import Protocol, Training, flow_protocol, paper_protocol
+    from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
     from jaxkkt.runs.grid import grid
     from jaxkkt.runs.run import Curve, Run
     from jaxkkt.single import train, train_through
@@ -66,6 +66,7 @@ with importing():
     from jaxkkt.specs.base import Count, Number, Spec, from_json
     from jaxkkt.specs.networks import ReLU2
     from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
+    from jaxkkt.specs.training import Training
     from jaxkkt.training import Status
 
     loaded.remember()

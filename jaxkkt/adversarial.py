@@ -15,8 +15,8 @@ from jaxkkt.networks import Params, value_and_pullback
 from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
-from jaxkkt.protocols import Training
 from jaxkkt.specs.base import Count, Number, described
+from jaxkkt.specs.training import Training
 from jaxkkt.training import Status
 
 # The share of its least value by which the robust loss has to fall to count as progress.

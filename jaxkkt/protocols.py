@@ -1,128 +1,24 @@
 """How a run trains: loss, optimizer, batch size, stopping rule."""
 
-from collections.abc import Callable, Iterator
 from math import isfinite, log
 from typing import Any, Literal
 
 import jax
 import optax
-from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import representations
-from jaxkkt.datasets import Dataset
 from jaxkkt.losses import LOSSES
-from jaxkkt.networks import Params
-from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_held, require_positive, require_whole
 from jaxkkt.representations import Representation
-from jaxkkt.specs.base import Count, Number, Spec, described
-from jaxkkt.specs.optimizers import Flow, Optimizer, PaperSchedule, optimizer
-
-ALL_PARAMETERS = Params._fields
+from jaxkkt.specs.base import Count, Number, described
+from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
+from jaxkkt.specs.training import ALL_PARAMETERS, Training
 
 TARGET = log(1e-30)
+# Below what any network in a ball of sensible size reaches: the ball ends the run.
+NO_TARGET = -1e30
 # A positive target below this is a loss that was taken for its logarithm.
 LIKE_A_LOSS = 0.1
-
-
-class Training(Spec):
-    """How a run trains. `Protocol` is one kind, `adversarial.AdversarialProtocol` another.
-
-    A subclass brings `begin` and `step`, and numbers as fields. They are compiled, and a run's
-    numbers are traced in them. What goes from step to step is a NamedTuple, a pytree of arrays
-    whose shapes stay, with at least the fields `params`; `status`, a `Status`, which is RUNNING
-    until training is to stop; `steps`, how many were made; and `log_loss`, the natural logarithm of
-    the loss summed over the samples.
-    """
-
-    def begin(self, params: Params, data: Dataset, key: PRNGKeyArray) -> Any:
-        """What training starts from. `key` is the run's own, for what it draws."""
-        raise ValueError(f"{type(self).__name__} has no method `begin(self, params, data, key)`")
-
-    def step(self, state: Any, data: Dataset) -> Any:
-        """What comes after it, by one step; nobody asks once its status is not RUNNING."""
-        raise ValueError(f"{type(self).__name__} has no method `step(self, state, data)`")
-
-    def told(self, state: Any) -> dict[str, Array]:
-        """What a table tells of a run's end beside its status, steps and log loss: numbers by
-        name, described by `attributes`."""
-        return {}
-
-    def attributes(self) -> dict[str, dict[str, str]]:
-        """`long_name` and `units` of what `told` returns, and of `steps` and `log_loss` where they
-        are not updates made and the logarithm of the loss summed over the samples."""
-        return {}
-
-    def computations(
-        self, *, samples: int = 3, width: int = 3, d: int = 2
-    ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        if type(self).begin is Training.begin:
-            yield from super().computations()
-
-        def array(*shape: int) -> Any:
-            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(float))
-
-        def begin(spec: Any, params: Params, data: Dataset, key: PRNGKeyArray) -> Any:
-            return spec.begin(params, data, key)
-
-        def step(spec: Any, state: Any, data: Dataset) -> Any:
-            return spec.step(state, data), spec.told(state)
-
-        params = Params(array(width, d), array(width), array(width))
-        data = Dataset(array(samples, d), array(samples))
-        first = self, params, data, key_of(0)
-        yield begin, first
-        yield step, (self, jax.eval_shape(begin, *first), data)
-
-    @property
-    def guessed_steps(self) -> int:
-        """How many steps a run takes, roughly: sweeps plan by it."""
-        return 1000
-
-    @property
-    def gradients_per_step(self) -> int:
-        """How many gradients over all samples a step takes, roughly."""
-        return 1
-
-    @property
-    def takes_padding(self) -> bool:
-        """Whether zero samples, neurons and coordinates change nothing: runs of unlike sizes may
-        then share a program."""
-        return False
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """The parameters that move."""
-        return ALL_PARAMETERS
-
-    @property
-    def batch_size(self) -> int | None:
-        """The most samples that a step sees; all where it is None."""
-        return None
-
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """Numbers that say when training stops, and nothing of how: the larger, the later.
-
-        A run goes on from where one ended that differs in them alone, and whose are no larger;
-        where there are none it begins anew.
-        """
-        return ()
-
-    def without_limits(self) -> "Training":
-        """The same for all that differ in `limits` alone."""
-        return self
-
-    def full_batch(self, samples: int) -> bool:
-        """Whether a step sees all of so many samples."""
-        return self.batch_size is None or samples <= self.batch_size
-
-    def representation_for(self, samples: int, dim: int) -> Representation:
-        """The representation that a run of this size trains in."""
-        return "plain"
-
-    def require_batches(self, samples: int) -> None:
-        """Raises ValueError where so many samples cannot be trained on by the batch size."""
 
 
 class Protocol(Training, kw_only=False):
@@ -301,6 +197,60 @@ def paper_protocol(
 ) -> Protocol:
     """Vardi et al. (2022), Section 6: batches of 5,000, lr 1e-5 times 1.1 every 100 steps."""
     return Protocol(PaperSchedule(), loss, batch_size, max_steps=max_steps, **settings)
+
+
+def lazy_flow(
+    ball: Number = 10.0, biases: bool = False, delta: Number = 0.02, max_steps: int = 20_000
+) -> Protocol:
+    """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
+
+    ball: C0. Moves w, and b with `biases`. The flow lowers log L at unit pace for as long as there
+    is a gradient, so it comes to the edge of any ball, and is a descent's path there: descent
+    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; the fewer
+    steps lead to the edge of a small ball, the shorter they should be.
+    """
+    return Protocol(
+        Flow(delta=delta),
+        loss="logistic",
+        trained=_trained(biases),
+        ball=ball,
+        target_log_loss=NO_TARGET,
+        max_steps=max_steps,
+        expected_steps=max(1, min(max_steps, _steps_guess(delta))),
+    )
+
+
+def lazy_sgd(
+    ball: Number = 10.0,
+    biases: bool = False,
+    learning_rate: Number = 0.1,
+    batch_size: int = 64,
+    max_steps: int = 20_000,
+) -> Protocol:
+    """Stochastic descent on the mean logistic loss of a batch, up to the edge of the ball.
+
+    Wang et al. (2022), Section 5.1, with a learning rate of 0.1; they state neither the batch size
+    nor how long they wait for a network that stays in its ball: that is STEP_CAP here.
+    """
+    return Protocol(
+        Descent(learning_rate=learning_rate, reduction="mean"),
+        loss="logistic",
+        batch_size=batch_size,
+        trained=_trained(biases),
+        ball=ball,
+        target_log_loss=NO_TARGET,
+        max_steps=max_steps,
+        expected_steps=max(1, min(max_steps // 2, 3_000)),
+    )
+
+
+def _steps_guess(delta: Number) -> int:
+    """For planning: what MNIST's networks take up to C0 = 10 to 40, by a step of the flow."""
+    return 110 if isinstance(delta, jax.Array) else int(min(2 / delta + 10, 20_000))
+
+
+def _trained(biases: bool) -> tuple[str, ...]:
+    return ("w", "b") if biases else ("w",)
 
 
 PROTOCOLS = {"flow": flow_protocol, "paper": paper_protocol}

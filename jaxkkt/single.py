@@ -13,7 +13,8 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.numerics.derivatives import without_derivative
 from jaxkkt.numerics.keys import key_of, unrolled
-from jaxkkt.protocols import Protocol, Training, flow_protocol
+from jaxkkt.protocols import Protocol, flow_protocol
+from jaxkkt.specs.training import Training
 from jaxkkt.training import Evaluation, State, Status
 
 

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
-from jaxkkt.specs.data import round_up
+from jaxkkt.numerics.arithmetic import round_up
 from jaxkkt.theory import constructions, frei, vardi
 
 from . import limits_probabilities, limits_smallest

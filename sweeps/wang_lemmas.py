@@ -121,7 +121,7 @@ def parts(options: Options) -> list[studies.Part]:
         width=options.width,
         seed=range(options.seeds),
         initialization="lazy",
-        protocol=jk.lazy.lazy_flow(options.ball),
+        protocol=jk.protocols.lazy_flow(options.ball),
         measure=Lemmas(gamma=options.gamma, points=options.points),
     )
     return [studies.Part(runs, texts=[studies.Text("lemmas", table)])]

@@ -143,7 +143,9 @@ def parts(options: Options) -> list[studies.Part]:
         width=options.width,
         seed=range(options.seeds),
         initialization="lazy",
-        protocol=(jk.lazy.lazy_flow if flow else jk.lazy.lazy_sgd)(max_steps=options.max_steps),
+        protocol=(jk.protocols.lazy_flow if flow else jk.protocols.lazy_sgd)(
+            max_steps=options.max_steps
+        ),
         ball=options.ball,
         measure=attacked,
     )

@@ -150,7 +150,7 @@ def parts(options: Options) -> list[studies.Part]:
         width=options.width,
         seed=range(options.seeds),
         initialization=jk.initializations.Lazy(biases=options.biases),
-        protocol=jk.lazy.lazy_sgd(biases=options.biases, max_steps=options.max_steps),
+        protocol=jk.protocols.lazy_sgd(biases=options.biases, max_steps=options.max_steps),
         measure=[jk.StepFlips(), Lengths()],
     )
     name = "biases" if options.biases else "no-biases"

@@ -125,9 +125,9 @@ def runs(options: Options, figure: str, **chosen: Any) -> list[jk.Run]:
     biases = not shown.normalized
     settings: dict[str, Any] = {"biases": biases, "max_steps": options.max_steps}
     if options.protocol == "flow":
-        protocol = jk.lazy.lazy_flow(delta=options.delta, **settings)
+        protocol = jk.protocols.lazy_flow(delta=options.delta, **settings)
     else:
-        protocol = jk.lazy.lazy_sgd(**settings)
+        protocol = jk.protocols.lazy_sgd(**settings)
     data: dict[str, Any] = {"data": "unit sphere" if shown.normalized else "sphere"}
     if options.source != "sphere":
         kind, *upsampled = options.source.split()

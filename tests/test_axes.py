@@ -36,7 +36,7 @@ def in_balls(balls, rates, momenta):
     return jk.grid(
         **SIZES,
         initialization="lazy",
-        protocol=jk.lazy.lazy_flow().replace(max_steps=60),
+        protocol=jk.protocols.lazy_flow().replace(max_steps=60),
         optimizer=jk.optimizer(optax.sgd, linear=True, learning_rate=0.1, momentum=0.5),
         ball=balls,
         learning_rate=rates,

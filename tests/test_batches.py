@@ -123,7 +123,7 @@ class TestDraws:
     def test_are_one_program_for_most_ways_to_train(self):
         ways = [
             {"protocol": jk.flow_protocol()},
-            {"protocol": jk.lazy.lazy_flow(2.0), "initialization": "torch"},
+            {"protocol": jk.protocols.lazy_flow(2.0), "initialization": "torch"},
             {"optimizer": jk.optimizer(optax.adam, learning_rate=0.01)},
             {"curve": jk.Curve([-1.0])},
         ]
@@ -205,7 +205,7 @@ class TestBits:
         width=100,
         seed=range(9),
         initialization="lazy",
-        protocol=jk.lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
+        protocol=jk.protocols.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
         measure=total,
     )
 

@@ -33,7 +33,7 @@ KINDS = {
         "batch_size": 4,
         "max_steps": 200,
     },
-    "ball": {"protocol": jk.lazy.lazy_flow(10.0)},
+    "ball": {"protocol": jk.protocols.lazy_flow(10.0)},
     "curve": {"curve": jk.Curve([-1, -5, -20], measure=jk.Flips())},
     "adversarial": {"protocol": jk.adversarial.AdversarialProtocol(batch_size=4, patience=20)},
 }

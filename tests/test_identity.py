@@ -215,7 +215,7 @@ DIFFERENT = {
     "numbers of eight digits": [{"delta": delta} for delta in (0.01, 0.010000001)],
     "scales of eight digits": [{"init_scale": scale} for scale in (0.5, 0.500000001)],
     "slacks": [{"measure": jk.Flips, "slack": slack} for slack in (1.1, 1.2)],
-    "balls": [{"protocol": jk.lazy.lazy_flow(ball)} for ball in (10.0, 10.0000001)],
+    "balls": [{"protocol": jk.protocols.lazy_flow(ball)} for ball in (10.0, 10.0000001)],
     "curves": [{"curve": jk.Curve([-1.0])}, {"curve": None}],
 }
 

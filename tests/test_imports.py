@@ -69,6 +69,19 @@ def test_arrows_between_folders_point_down():
     assert [*TopologicalSorter(graph).static_order()]
 
 
+def test_mathematics_knows_nothing_of_runs():
+    """What is computed of arrays needs no spec, and no sweep."""
+    graph = rooms(Path(jk.__file__).parent)
+    mathematics = {"kkt", "networks", "numerics", "perturbations", "theory"}
+    reached, new = set(), {one for one in graph if one.split("/")[1] in mathematics}
+    assert {one.split("/")[1] for one in new} == mathematics
+    while new:
+        reached |= new
+        new = {one for known in new for one in graph.get(known, ())} - reached
+    others = "specs", "protocols", "runs", "training", "measurements", "engine"
+    assert not [one for one in reached if one.split("/")[1].removesuffix(".py") in others]
+
+
 def test_an_arrow_that_points_up_is_seen(tmp_path):
     for folder, line in (("low", "from own.high import a"), ("high", "from own.low.b import x")):
         (tmp_path / "own" / folder).mkdir(parents=True)

@@ -13,7 +13,7 @@ import jaxkkt as jk
 from jaxkkt import lazy, networks, protocols, training
 from jaxkkt.training import Status
 
-SGD = lazy.lazy_sgd(ball=2.0, learning_rate=0.5)
+SGD = protocols.lazy_sgd(ball=2.0, learning_rate=0.5)
 drawn = jax.jit(networks.lazy, static_argnums=(1, 2), static_argnames=("shape", "biases"))
 project, distances = jax.jit(lazy.project), jax.jit(lazy.distances)
 project_lanes = jax.jit(jax.vmap(lazy.project, in_axes=(None, None, 0)))
@@ -105,7 +105,7 @@ class TestTraining:
     @pytest.mark.parametrize("biases", [False, True])
     def test_of_the_step_that_leaves_the_part_inside_is_taken(self, biases):
         start, x, y = case(biases=biases)
-        protocol = lazy.lazy_sgd(ball=2.0, biases=biases, learning_rate=0.5)
+        protocol = protocols.lazy_sgd(ball=2.0, biases=biases, learning_rate=0.5)
         found = jk.train(start, x, y, protocol, jax.random.key(0))
         w0, b, v, x, y = (np.asarray(a, np.float64) for a in (*start, x, y))
         w, steps = w0.copy(), 0
@@ -134,7 +134,7 @@ class TestTraining:
     def test_a_flow_comes_to_the_edge_of_any_ball(self):
         start, x, y = case()
         for ball in (1.0, 10.0, 40.0):
-            found = jk.train(start, x, y, lazy.lazy_flow(ball))
+            found = jk.train(start, x, y, protocols.lazy_flow(ball))
             assert found.status == Status.LEFT_BALL
             furthest = np.max(distances(found.params, start)) * 40**0.5
             np.testing.assert_allclose(furthest, ball, rtol=1e-5)
@@ -143,7 +143,7 @@ class TestTraining:
 
     def test_no_loss_ends_a_flow_inside_its_ball(self):
         start, x, y = case()
-        found = jk.train(start, x, y, lazy.lazy_flow(400.0))
+        found = jk.train(start, x, y, protocols.lazy_flow(400.0))
         assert found.status == Status.LEFT_BALL
         assert found.log_loss < -20
 
@@ -152,8 +152,8 @@ class TestTraining:
     @pytest.mark.parametrize(
         "protocol",
         [
-            lazy.lazy_flow(2.0),
-            lazy.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
+            protocols.lazy_flow(2.0),
+            protocols.lazy_sgd(2.0, learning_rate=0.5, batch_size=8, biases=True),
             protocols.Protocol(
                 optax.sgd(0.05, momentum=0.9), "logistic", 8, -30.0, trained=("w",), ball=2.0
             ),
@@ -217,7 +217,7 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_log_loss_of_a_run_that_stays_inside_is_what_was_compared(self):
-        flow = lazy.lazy_flow(1e4, max_steps=12)
+        flow = protocols.lazy_flow(1e4, max_steps=12)
         sphere = jax.jit(jk.datasets.sphere, static_argnums=(1, 2))
         for seed in range(3):
             start = drawn(jax.random.key(seed), 1000, 20)
@@ -229,14 +229,14 @@ class TestTraining:
 
     def test_leaving_at_once_has_its_own_status(self):
         start, x, y = case()
-        found = jk.train(start, x, y, lazy.lazy_sgd(ball=1e-4), jax.random.key(0))
+        found = jk.train(start, x, y, protocols.lazy_sgd(ball=1e-4), jax.random.key(0))
         assert found.status == Status.LEFT_AT_ONCE
         assert found.steps == 0
         assert_same_bits(found.params, start)
 
     def test_a_network_that_stays_inside_is_capped(self):
         start, x, y = case()
-        found = jk.train(start, x, y, lazy.lazy_sgd(1e3, max_steps=300), jax.random.key(0))
+        found = jk.train(start, x, y, protocols.lazy_sgd(1e3, max_steps=300), jax.random.key(0))
         assert found.status in (Status.STEP_CAP, Status.NOT_SEPARABLE)
         assert found.steps == 300
 
@@ -259,7 +259,7 @@ class TestTraining:
 
     def test_seen_at_levels_it_ends_where_it_leaves(self):
         start, x, y = case()
-        protocol = lazy.lazy_flow(3.0)
+        protocol = protocols.lazy_flow(3.0)
         seen = jk.train_through(start, x, y, [2.3, 2.1, -50.0, -60.0], protocol)
         end = jk.train(start, x, y, protocol)
         assert seen.status.tolist() == [*[Status.CONVERGED] * 2, *[Status.LEFT_BALL] * 2]
@@ -276,12 +276,12 @@ class TestTraining:
 
     def test_the_step_of_a_flow_may_be_an_array(self):
         start, x, y = case()
-        found = jk.train(start, x, y, lazy.lazy_flow(2.0, delta=jnp.float32(0.02)))
-        assert_close(found, jk.train(start, x, y, lazy.lazy_flow(2.0)), rtol=1e-3, atol=1e-5)
-        assert lazy.lazy_flow(delta=0.1).guessed_steps == 30
-        assert lazy.lazy_flow(delta=1e-320).guessed_steps == 20_000
-        assert lazy.lazy_flow(delta=jnp.float32(0.1)).guessed_steps == 110
-        guesses = [lazy.lazy_sgd(max_steps=n).guessed_steps for n in (1, 300, 20_000)]
+        found = jk.train(start, x, y, protocols.lazy_flow(2.0, delta=jnp.float32(0.02)))
+        assert_close(found, jk.train(start, x, y, protocols.lazy_flow(2.0)), rtol=1e-3, atol=1e-5)
+        assert protocols.lazy_flow(delta=0.1).guessed_steps == 30
+        assert protocols.lazy_flow(delta=1e-320).guessed_steps == 20_000
+        assert protocols.lazy_flow(delta=jnp.float32(0.1)).guessed_steps == 110
+        guesses = [protocols.lazy_sgd(max_steps=n).guessed_steps for n in (1, 300, 20_000)]
         assert guesses == [1, 150, 3_000]
 
     def test_what_is_not_trained_does_not_decay(self):
@@ -293,7 +293,7 @@ class TestTraining:
 
     def test_a_network_that_cannot_move_is_stalled(self):
         start, x, y = case()
-        found = jk.train(start._replace(v=0 * start.v), x, y, lazy.lazy_flow(1.0))
+        found = jk.train(start._replace(v=0 * start.v), x, y, protocols.lazy_flow(1.0))
         assert found.status == Status.STALLED
 
 
@@ -309,7 +309,7 @@ class TestRefusals:
     )
     def test_balls(self, settings, message):
         with pytest.raises(ValueError, match=message):
-            lazy.lazy_flow(**settings)
+            protocols.lazy_flow(**settings)
 
     @pytest.mark.parametrize(
         ("settings", "message"),

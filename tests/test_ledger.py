@@ -132,7 +132,7 @@ def test_lazy_networks_get_the_lemmas_of_the_third_paper():
         width=300,
         seed=0,
         initialization="lazy",
-        protocol=jk.lazy.lazy_flow(ball=1.0),
+        protocol=jk.protocols.lazy_flow(ball=1.0),
         measure=jk.Ledger(points=8),
     )
     found = jk.sweep(runs, progress=False)

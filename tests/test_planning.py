@@ -67,7 +67,7 @@ class TestPlan:
             assert bucket.lanes >= 2
 
     def test_a_ball_keeps_the_initial_weights_too(self):
-        ball = jk.lazy.lazy_flow(1.0)
+        ball = jk.protocols.lazy_flow(1.0)
         inside, free = (
             planned_for(jk.grid(d=8, samples=50, width=30, seed=0, protocol=protocol))[0].slot_bytes
             for protocol in (ball, ball.replace(ball=None))

@@ -313,7 +313,9 @@ class TestJson:
         sgd = jk.optimizer(optax.sgd, learning_rate=0.1, momentum=0.9)
         runs = [
             *jk.grid(d=5, alpha=1.0, seed=3, optimizer=[sgd, "flow"], loss="logistic"),
-            *jk.grid(d=25, samples=9, seed=1, data=jk.data.Digits, protocol=jk.lazy.lazy_flow()),
+            *jk.grid(
+                d=25, samples=9, seed=1, data=jk.data.Digits, protocol=jk.protocols.lazy_flow()
+            ),
             one(measure=[jk.Flips(slack=1.2), jk.Certificates(budget=(8, 2))]),
             one(curve=jk.Curve(log_losses=[-1, -5.5], measure=jk.Flips())),
             one(data=Blobs, sigma=0.25, initialization=Small),

@@ -25,10 +25,10 @@ SIZES = {"d": 8, "samples": 6, "width": 20, "seed": range(2), "measure": squared
 LAZY = {"initialization": "lazy", "data": "sphere"}
 KINDS = {
     "target": {"target_log_loss": [-1.0, -5.0, -30.0]},
-    "ball": {**LAZY, "protocol": jk.lazy.lazy_flow(), "ball": [1.0, 3.0, 9.0]},
+    "ball": {**LAZY, "protocol": jk.protocols.lazy_flow(), "ball": [1.0, 3.0, 9.0]},
     "batches": {
         **LAZY,
-        "protocol": jk.lazy.lazy_sgd(batch_size=4),
+        "protocol": jk.protocols.lazy_sgd(batch_size=4),
         "ball": [0.3, 1.0, 3.0],
         "max_steps": [0, 5, 400],
     },

@@ -12,9 +12,8 @@ from jaxkkt import mixtures, networks, perturbations
 from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
-from jaxkkt.numerics.arithmetic import lengths
+from jaxkkt.numerics.arithmetic import lengths, round_up
 from jaxkkt.numerics.requirements import require_points
-from jaxkkt.specs.data import round_up
 
 # Sizes at which the share of flipped points is recorded, in units of sqrt(d/k).
 SIZES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)

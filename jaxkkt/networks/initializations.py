@@ -59,8 +59,8 @@ def lazy(
     """f(x) = k^(-1/2) sum_j a_j relu(w_j . x): w_j ~ N(0, I) times `scale`, a_j uniform on {-1, 1}.
 
     v_j = a_j / sqrt(k) and b = 0, or b_j ~ N(0, 1) times `scale` with `biases`. Made for training
-    that moves w (and b) alone: `jk.lazy.lazy_flow`, `lazy_sgd`. Arguments, padding and errors as in
-    `torch_linear`. Wang et al. (2022), Definition 2.1.
+    that moves w (and b) alone: `jk.protocols.lazy_flow`, `lazy_sgd`. Arguments, padding and errors
+    as in `torch_linear`. Wang et al. (2022), Definition 2.1.
     """
     drawn = _draw(jax.random.normal, key, width, dim, 1.0, shape)
     # `_draw` divides by the square roots of the fan-in, the scale that v keeps.

@@ -1,4 +1,4 @@
-"""Division and norms that neither overflow nor divide by zero; roots of sizes."""
+"""Division and norms that neither overflow nor divide by zero; roots of sizes, and round ones."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -13,6 +13,11 @@ def root(size: int | Array, of: Array) -> Array:
     """sqrt(size) in the precision of an array: traced whole numbers have 32 bits, and so their
     roots would."""
     return jnp.sqrt(jnp.asarray(size, of.dtype))
+
+
+def round_up(size: int) -> int:
+    """The next of few round sizes: 64, 256 and multiples of 1,024."""
+    return next((most for most in (64, 256) if size <= most), -(-size // 1024) * 1024)
 
 
 def scale(a: Array) -> Array:

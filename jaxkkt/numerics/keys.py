@@ -3,6 +3,7 @@
 from functools import cache, partial
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +43,11 @@ def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_unrolled())
 
 
-def folded(key: PRNGKeyArray, *numbers: Any) -> PRNGKeyArray:
-    """`jax.random.fold_in` by one number after the other: a key of the same kind."""
+def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
+    """A key of its own, and of the same kind, for every tag and numbers: `jax.random.fold_in` by
+    one after the other."""
     found = unrolled(key)
-    for number in numbers:
+    for number in (crc32(tag.encode()), *numbers):
         found = jax.random.fold_in(found, number)
     return jax.random.wrap_key_data(jax.random.key_data(found), impl=jax.random.key_impl(key))
 

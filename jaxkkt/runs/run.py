@@ -14,17 +14,18 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from jaxkkt.measurements import Flips, Measurement, measurement
-from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.keys import fold, key_of
 from jaxkkt.numerics.requirements import require_whole
 from jaxkkt.process.garbage import uncollected
-from jaxkkt.protocols import Protocol, Training
+from jaxkkt.protocols import Protocol
 from jaxkkt.runs.columns import SEED, columns_of, distinct, part_of
 from jaxkkt.specs import identity
 from jaxkkt.specs.base import MOST, Spec, described
-from jaxkkt.specs.data import Data, fold
+from jaxkkt.specs.data import Data
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
 from jaxkkt.specs.same import Same, by_identity, of_same
+from jaxkkt.specs.training import Training
 
 
 class Curve(Spec, kw_only=False):

@@ -11,11 +11,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import networks
 from jaxkkt.networks import Params
-from jaxkkt.numerics.keys import key_of
+from jaxkkt.numerics.arithmetic import round_up
+from jaxkkt.numerics.keys import fold, key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.specs.base import Number, Spec, described
-from jaxkkt.specs.data import fold, round_up
 from jaxkkt.specs.identity import given, package_of, short_name
 
 

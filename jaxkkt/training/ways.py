@@ -11,8 +11,9 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import representations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.protocols import Protocol, Training
+from jaxkkt.protocols import Protocol
 from jaxkkt.representations import Representation
+from jaxkkt.specs.training import Training
 from jaxkkt.training.ending import finish
 from jaxkkt.training.state import Pause, init
 from jaxkkt.training.status import Status

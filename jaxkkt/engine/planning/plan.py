@@ -21,12 +21,14 @@ from jaxkkt.engine.planning.costs import lane_bytes, slot_bytes, work
 from jaxkkt.engine.planning.inert import is_inert
 from jaxkkt.engine.planning.merging import Shape, merge
 from jaxkkt.engine.planning.trajectories import Trajectory, trajectories
-from jaxkkt.protocols import Protocol, Training
+from jaxkkt.numerics.arithmetic import round_up
+from jaxkkt.protocols import Protocol
 from jaxkkt.representations import Representation
 from jaxkkt.runs.columns import distinct
 from jaxkkt.runs.run import Curve, Run, order_of
-from jaxkkt.specs.data import Data, round_up
+from jaxkkt.specs.data import Data
 from jaxkkt.specs.same import Same, by_identity
+from jaxkkt.specs.training import Training
 
 log = logging.getLogger("jaxkkt")
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from jaxkkt.protocols import Training
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.same import by_identity
+from jaxkkt.specs.training import Training
 
 # Runs of which each goes on where the one before it ended; most often one alone.
 Trajectory = tuple[Run, ...]

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from jaxkkt.engine.programs.names import CURVE, refuse_twice
 from jaxkkt.engine.running.rows import Row
 from jaxkkt.measurements import Measurement
-from jaxkkt.protocols import Training
 from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
 from jaxkkt.runs.run import Curve, Run, hash_of
 from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import Same, by_identity, of_same
+from jaxkkt.specs.training import Training
 from jaxkkt.store import Record
 
 

@@ -5,7 +5,7 @@ has parameters, a subclass of `Distribution` with a method `draw`.
 """
 
 from jaxkkt.specs.data.arrays import Arrays
-from jaxkkt.specs.data.base import HELD_OUT, Data, Sized, checked, fold, round_up
+from jaxkkt.specs.data.base import HELD_OUT, Data, Sized, checked
 from jaxkkt.specs.data.clusters import Clusters
 from jaxkkt.specs.data.distributions import (
     Distribution,
@@ -32,6 +32,4 @@ __all__ = [
     "Sphere",
     "UnitSphere",
     "checked",
-    "fold",
-    "round_up",
 ]

@@ -3,7 +3,6 @@
 from math import isfinite, log
 from numbers import Real
 from typing import Any, ClassVar
-from zlib import crc32
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
-from jaxkkt.numerics.keys import folded, key_of
+from jaxkkt.numerics.keys import fold, key_of
 from jaxkkt.numerics.requirements import LARGEST, require_whole
 from jaxkkt.specs.base import Spec, described
 
@@ -129,16 +128,6 @@ class Sized(Data):
         elif changes.get("alpha") is not None or ("d" in changes and self.alpha is not None):
             changes = {"samples": None, **changes}
         return super().replace(**changes)
-
-
-def fold(key: PRNGKeyArray, tag: str, *numbers: Any) -> PRNGKeyArray:
-    """A key of its own for every tag and numbers."""
-    return folded(key, crc32(tag.encode()), *numbers)
-
-
-def round_up(size: int) -> int:
-    """The next of few round sizes: 64, 256 and multiples of 1,024."""
-    return next((most for most in (64, 256) if size <= most), -(-size // 1024) * 1024)
 
 
 def require_finite(name: str, value: Any) -> None:

@@ -11,12 +11,13 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import datasets, spans
 from jaxkkt.datasets import Dataset
+from jaxkkt.numerics.arithmetic import round_up
 from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
 from jaxkkt.specs.base import Number, S, described, without
-from jaxkkt.specs.data.base import HELD_OUT, Sized, checked, round_up
+from jaxkkt.specs.data.base import HELD_OUT, Sized, checked
 from jaxkkt.specs.identity import given, package_of, short_name
 
 
