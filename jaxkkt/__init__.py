@@ -61,7 +61,7 @@ with importing():
     from jaxkkt.protocols import Protocol, flow_protocol, paper_protocol
     from jaxkkt.runs.grid import grid
     from jaxkkt.runs.run import Curve, Run
-    from jaxkkt.single import train, train_through
+    from jaxkkt.single import Result, train, train_through
     from jaxkkt.specs import data, initializations
     from jaxkkt.specs.base import Count, Number, Spec, from_json
     from jaxkkt.specs.networks import ReLU2
@@ -91,6 +91,7 @@ __all__ = [
     "Params",
     "Protocol",
     "ReLU2",
+    "Result",
     "Run",
     "Spec",
     "Status",

@@ -8,20 +8,17 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
+from jaxkkt.measurements.clusters import error_interval
+from sweeps.frei_claims import along_axis
 
 # Fresh points of a network.
 TESTS = 2000
 LARGEST_RATIO, CONFIDENCE = 2.0, 0.95
 
 
-def over(results: xr.Dataset, *names: str) -> xr.Dataset:
-    """The results with these dimensions, also where all runs have one value of them."""
-    return results.expand_dims([name for name in names if name not in results.dims])
-
-
 def by_clusters(results: xr.Dataset) -> xr.Dataset:
     """Over clusters, sigma, width and seed: each number of clusters has its number of samples."""
-    results = over(results, "clusters", "samples", "sigma", "width", "seed")
+    results = along_axis(results, "clusters", "samples", "sigma", "width", "seed")
     places = xr.DataArray(np.arange(results.clusters.size), dims="clusters")
     found = results.isel(d=0).drop_vars("clusters").isel(clusters=places, samples=places)
     return found.assign_coords(clusters=results.clusters.values)
@@ -29,15 +26,12 @@ def by_clusters(results: xr.Dataset) -> xr.Dataset:
 
 def pooled(one: xr.Dataset) -> tuple[float, float, float]:
     """Test error over the fresh points of all seeds that converged, and its 95% interval."""
-    from scipy.stats import binomtest
-
     errors = one.test_error.where(one.status == jk.Status.CONVERGED).values
     errors = np.round(errors[np.isfinite(errors)] * TESTS)
     if not errors.size:
         return np.nan, np.nan, np.nan
-    found = binomtest(int(errors.sum()), TESTS * errors.size)
-    low, high = found.proportion_ci(CONFIDENCE, method="wilson")
-    return float(found.statistic), float(low), float(high)
+    count, points = int(errors.sum()), TESTS * errors.size
+    return count / points, *error_interval(count, points)
 
 
 def many(results: xr.Dataset) -> list[studies.Claim]:
@@ -113,7 +107,7 @@ def differences(results: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataAr
 
 
 def settings(results: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
-    results = over(results, "surface", "gap", "samples", "width", "seed").isel(d=0)
+    results = along_axis(results, "surface", "gap", "samples", "width", "seed").isel(d=0)
     for surface in results.surface.values:
         for gap in results.gap.values:
             yield f"{surface}, gap {gap:g}", results.sel(surface=surface, gap=gap)

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum
+from typing import Any
 
 import jax
 import numpy as np
@@ -149,3 +151,22 @@ class TestExecutors:
         assert 48 <= len(parts) <= 80
         names = sorted(run.name for _, some in parts for one in some for run in one)
         assert names == sorted(run.name for b in planned.buckets for run in b.runs)
+
+
+class Mode(IntEnum):
+    FIRST = 1
+
+
+class Modal(jk.Measurement):
+    mode: Any = Mode.FIRST
+
+    def measure(self, params):
+        return {"named": params.v.max() + len(self.mode.name)}
+
+
+def test_what_json_holds_as_something_else_travels_as_it_is():
+    """A worker got the number of an enum, and a tuple for a named one."""
+    part = Modal()
+    assert isinstance(executors._packed(part), bytes)
+    assert executors._unpacked(executors._packed(part)).mode is Mode.FIRST
+    assert isinstance(executors._packed(jk.Flips()), str)

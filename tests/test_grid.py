@@ -66,6 +66,17 @@ class TestGrid:
         with pytest.raises(ValueError, match=r"trained must be a tuple of .* got 'w'"):
             jk.grid(**sizes, trained=["w", "v"])
 
+    def test_a_draw_in_another_order_is_told(self):
+        """JAX said that 5 is no key."""
+
+        def points(samples, dim, key):
+            return stripes(key, samples, dim)
+
+        with pytest.raises(
+            ValueError, match=r"f\(key, samples, dim\), in this order, but points t"
+        ):
+            jk.grid(data=points, d=5, samples=4)
+
     def test_a_tuple_of_pairs_is_an_axis_of_data(self):
         x, y = np.eye(6, 8, dtype=np.float32), np.array([1, -1] * 3, np.float32)
         assert len(jk.grid(data=((x, y), (2 * x, y)), width=20, seed=0)) == 2

@@ -75,6 +75,19 @@ class TestOptimizers:
         with pytest.raises(ValueError, match=r"optimizer cannot be traced by JAX: .* jnp\.where"):
             jk.sweep([one(optimizer=rule)])
 
+    def test_a_schedule_of_a_number_that_is_traced_says_what_to_do(self):
+        """It was told to be given what it had."""
+
+        def cosine(learning_rate, decay_steps):
+            return optax.sgd(optax.cosine_decay_schedule(learning_rate, decay_steps))
+
+        def whole(learning_rate, decay_steps: int):
+            return cosine(learning_rate, decay_steps)
+
+        with pytest.raises(ValueError, match="annotate a setting that has to be known, `decay_s"):
+            jk.sweep([one(optimizer=jk.optimizer(cosine, learning_rate=0.1, decay_steps=9))])
+        assert jk.sweep([one(optimizer=jk.optimizer(whole, learning_rate=0.1, decay_steps=9))])
+
     def test_a_number_beside_a_finished_rule_is_told(self):
         with pytest.raises(ValueError, match="'learning_rate' is no field of a transformation"):
             one(optimizer=optax.adam(0.1), learning_rate=0.1)

@@ -203,3 +203,12 @@ def test_a_study_has_a_code_of_its_own(tmp_path, capsys):
     study = studies.Study("made-up", "", Options, parts)
     assert study.main(["--bad", "1", "--quiet", "--out", str(tmp_path / "1")]) == 3
     assert study.main(["--bad", "0", "--quiet", "--out", str(tmp_path / "0")]) == 0
+
+
+def test_runs_that_had_nothing_to_train_are_told(caplog):
+    """A target without its minus sign was CONVERGED, and nothing said so."""
+    runs = jk.grid(d=8, samples=6, width=20, seed=range(2), target_log_loss=5.0)
+    table = sweep(runs)
+    assert (table.steps == 0).all()
+    (told,) = (r.message for r in caplog.records if "before the first step" in r.message)
+    assert told.startswith("2 of 2 runs were at their target log loss")

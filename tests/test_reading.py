@@ -1,6 +1,7 @@
 """What a store holds, read without its runs."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from cases import squared_norm, sweep
 from store_cases import SIZES
 
 import jaxkkt as jk
+from jaxkkt.engine.tables import records
 from jaxkkt.specs.base import described
 from jaxkkt.store import Store
 from jaxkkt.studies.command import main
@@ -45,7 +47,24 @@ class TestReading:
             rows = jk.read_rows(tmp_path)
         small, large = sorted(rows["size"])
         assert (small, large) == (table["size"].item(), 2 * table["size"].item())
+        assert rows.date.str.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00").all()
         assert rows.min_margin.nunique() == rows.log_loss.nunique() == 1
+
+    def test_the_later_of_two_measurements_has_the_later_date(self, tmp_path, monkeypatch):
+        def made(factor):
+            def size(params):
+                return factor * jax.numpy.abs(params.v).max()
+
+            return size
+
+        for factor in (1.0, 2.0):
+            dates = type("Dates", (), {"now": lambda _, f=factor: datetime(2026, 1, int(f))})
+            monkeypatch.setattr(records, "datetime", dates)
+            sweep(jk.grid(**SIZES, seed=0, measure=made(factor)), store=tmp_path, keep="params")
+        with pytest.warns(UserWarning, match="1 of 2 rows in"):
+            rows = jk.read_rows(tmp_path)
+        assert rows.date.tolist() == ["2026-01-01T00:00:00", "2026-01-02T00:00:00"]
+        assert rows["size"].is_monotonic_increasing
 
     def test_measurements_in_another_order_are_the_same(self, tmp_path):
         """They were a dimension, and so were fields that two of them share, or that moved."""

@@ -1,13 +1,23 @@
 """Theorems and lemmas as functions: what they assume, what they bound, and what was measured."""
 
 from jaxkkt.theory import constructions, frei, vardi, wang
-from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, table
+from jaxkkt.theory.checks import (
+    Assumption,
+    Check,
+    above,
+    at_least,
+    at_most,
+    below,
+    table,
+    tightest,
+)
 from jaxkkt.theory.points import KKTPoint, kkt_point
 
 __all__ = [
     "Assumption",
     "Check",
     "KKTPoint",
+    "above",
     "at_least",
     "at_most",
     "below",
@@ -15,6 +25,7 @@ __all__ = [
     "frei",
     "kkt_point",
     "table",
+    "tightest",
     "vardi",
     "wang",
 ]
