@@ -73,7 +73,7 @@ class TestGrid:
             return stripes(key, samples, dim)
 
         with pytest.raises(
-            ValueError, match=r"f\(key, samples, dim\), in this order, but points t"
+            ValueError, match=r"f\(key, samples, dim\), in this order, but"
         ):
             jk.grid(data=points, d=5, samples=4)
 
