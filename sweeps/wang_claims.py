@@ -43,7 +43,8 @@ def claims(results: xr.Dataset) -> list[Claim]:
                 found.append(Claim(claim, f"too few d with runs that count: {counted}"))
                 continue
             holds = abs(law.exponent - claimed) <= TOLERANCE
-            found.append(Claim(claim, f"{law}{_far(good)}", holds))
+            asked = f"; asked to be within {TOLERANCE:g} of {claimed:g}"
+            found.append(Claim(claim, f"{law}{_far(good)}{asked}", holds))
     if lines == "ball" and shown.ball.size > 1:
         found += [_grows(shown, variable) for variable in EXPONENTS]
     if results.data.item() in LEARNABLE:
