@@ -72,9 +72,7 @@ class TestGrid:
         def points(samples, dim, key):
             return stripes(key, samples, dim)
 
-        with pytest.raises(
-            ValueError, match=r"f\(key, samples, dim\), in this order, but"
-        ):
+        with pytest.raises(ValueError, match=r"f\(key, samples, dim\), in this order, but"):
             jk.grid(data=points, d=5, samples=4)
 
     def test_a_tuple_of_pairs_is_an_axis_of_data(self):
