@@ -73,8 +73,10 @@ class Protocol(Training, kw_only=False):
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", optimizer(self.optimizer))
         super().__post_init__()
-        if isinstance(self.trained, str) or not set(self.trained) <= set(ALL_PARAMETERS):
-            raise ValueError(f"trained must be a tuple of {ALL_PARAMETERS}, got {self.trained!r}")
+        names = () if isinstance(self.trained, str) else self.trained
+        if not names or not set(names) <= set(ALL_PARAMETERS):
+            told = f"trained must name some of {ALL_PARAMETERS}, in a tuple, got {self.trained!r}"
+            raise ValueError(told)
         in_order = tuple(name for name in ALL_PARAMETERS if name in self.trained)
         object.__setattr__(self, "trained", in_order)
         if not isinstance(self.optimizer, Optimizer):
@@ -104,8 +106,6 @@ class Protocol(Training, kw_only=False):
                 f"unknown representation {self.representation!r}: choose from 'auto', 'plain', "
                 "'span', 'gram'"
             )
-        if not self.trained:
-            raise ValueError(f"trained must name some of {ALL_PARAMETERS}, got none")
         if self.expected_steps is not None:
             require_whole("expected_steps", self.expected_steps, 1)
         if self.ball is not None:

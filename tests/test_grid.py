@@ -63,7 +63,7 @@ class TestGrid:
             assert kinds == [("w",), ("w", "b")]
         (run,) = jk.grid(**sizes, measure=jk.Certificates(), budget=(8, 2))
         assert run.measure[0].budget == (8, 2)
-        with pytest.raises(ValueError, match=r"trained must be a tuple of .* got 'w'"):
+        with pytest.raises(ValueError, match=r"trained must name some of .* in a tuple, got 'w'"):
             jk.grid(**sizes, trained=["w", "v"])
 
     def test_a_draw_in_another_order_is_told(self):

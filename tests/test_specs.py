@@ -201,7 +201,7 @@ class TestRun:
             ),
             ({"loss": "hinge"}, "unknown loss 'hinge': choose from"),
             ({"target_log_loss": -1e39}, r"target_log_loss has -1e\+39, but float32 ends at"),
-            ({"trained": [()]}, "trained must name some of .* got none"),
+            ({"trained": [()]}, r"trained must name some of .* got \(\)"),
             ({"expected_steps": 0}, "expected_steps must be at least 1, got 0"),
             ({"data": "span", "d": None, "ambient": float("inf")}, "ambient must be positive and"),
             ({"data": "clusters", "d": None, "ambient": float("inf")}, "ambient must be positive"),
