@@ -86,7 +86,8 @@ class TestOptimizers:
 
         with pytest.raises(ValueError, match="annotate a setting that has to be known, `decay_s"):
             jk.sweep([one(optimizer=jk.optimizer(cosine, learning_rate=0.1, decay_steps=9))])
-        assert jk.sweep([one(optimizer=jk.optimizer(whole, learning_rate=0.1, decay_steps=9))])
+        rule = jk.optimizer(whole, learning_rate=0.1, decay_steps=9)
+        assert jk.sweep([one(optimizer=rule, max_steps=2)]).steps.item() == 2
 
     def test_a_number_beside_a_finished_rule_is_told(self):
         with pytest.raises(ValueError, match="'learning_rate' is no field of a transformation"):

@@ -245,9 +245,9 @@ def test_the_robust_network_keeps_its_promise():
 
 def test_outside_of_the_theorems_there_is_no_number():
     """A radius was promised to points near 0, and z pointed the other way."""
-    off = vardi.summary(*datasets.gaussian(jax.random.key(0), 6, 50))
+    off = summary(*datasets.gaussian(jax.random.key(0), 6, 50))
     assert np.isnan(vardi.robust_radius(off))
-    many = vardi.summary(*datasets.sphere(jax.random.key(0), 40, 50))
+    many = summary(*datasets.sphere(jax.random.key(0), 40, 50))
     assert many.room < 0
     assert np.isnan(many.etas).all()
     means = np.eye(4, 40, dtype=np.float32) * np.float32(40**0.5)
