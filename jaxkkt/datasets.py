@@ -139,7 +139,9 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
     if m < 1 or d < 1:
         raise ValueError(f"x needs at least one sample and one dimension, got shape {(m, d)}")
     if np.shape(y) != (m,):
-        raise ValueError(f"y must have one label per sample, shape ({m},), got {np.shape(y)}")
+        rows = ": samples are the rows of x, so transpose it" if np.shape(y) == (d,) else ""
+        told = f"y must have one label per sample, shape ({m},), got {np.shape(y)}{rows}"
+        raise ValueError(told)
     if any(isinstance(array, jax.core.Tracer) for array in (x, y)):
         return arrays
     bad_rows = np.flatnonzero(~np.isfinite(np.asarray(x)).all(axis=1))

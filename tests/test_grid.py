@@ -66,6 +66,11 @@ class TestGrid:
         with pytest.raises(ValueError, match=r"trained must name some of .* in a tuple, got 'w'"):
             jk.grid(**sizes, trained=["w", "v"])
 
+    def test_a_dictionary_is_no_list_of_values(self):
+        """Its names were data."""
+        with pytest.raises(ValueError, match=r"data takes a value, or a list .* got a dictionary"):
+            jk.grid(data={"x": np.eye(2), "y": [1, -1]})
+
     def test_a_draw_in_another_order_is_told(self):
         """JAX said that 5 is no key."""
 

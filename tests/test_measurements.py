@@ -47,6 +47,14 @@ def dead_share(params, data):
 
 
 class TestOwn:
+    def test_what_raises_is_named(self):
+        def broken(params):
+            raise ArithmeticError("boom")
+
+        with pytest.raises(ArithmeticError, match="boom") as caught:
+            sweep(jk.grid(**AXES, measure=broken))
+        assert "raised by the measurement 'broken', as JAX traces it" in caught.value.__notes__
+
     @pytest.mark.slow
     def test_sees_the_network_at_its_own_size(self):
         runs = jk.grid(**AXES, measure=dead_share)

@@ -135,6 +135,8 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _values(name: str, value: Any) -> list[Any]:
+    if isinstance(value, Mapping):  # it would be its names
+        raise ValueError(f"{name} takes a value, or a list of several, got a dictionary")
     if name == "data" and (_is_pair(value) or _are_arrays(value)):
         return [value]
     if isinstance(value, str | Spec | type | bool) or callable(value):
