@@ -99,7 +99,7 @@ class AdversarialProtocol(Training):
     def step(self, state: "State", data: Dataset) -> "State":
         return epoch(state, data, self)
 
-    def told(self, state: "State") -> dict[str, Array]:
+    def outcomes(self, state: "State") -> dict[str, Array]:
         return {"robust_training_accuracy": state.best}
 
     def attributes(self) -> dict[str, dict[str, str]]:

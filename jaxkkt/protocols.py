@@ -62,8 +62,8 @@ class Protocol(Training, kw_only=False):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("begin", "step", "told"):
-            if name in vars(cls):
+        for name in ("begin", "step", "outcomes"):
+            if getattr(cls, name) is not getattr(Training, name):
                 raise ValueError(
                     f"{cls.__name__} has a method `{name}`, by which no jk.Protocol trains: derive "
                     "it from jk.Training"
@@ -73,11 +73,11 @@ class Protocol(Training, kw_only=False):
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", optimizer(self.optimizer))
         super().__post_init__()
-        names = () if isinstance(self.trained, str) else self.trained
+        names = () if isinstance(self.trained, str) else tuple(self.trained)
         if not names or not set(names) <= set(ALL_PARAMETERS):
             told = f"trained must name some of {ALL_PARAMETERS}, in a tuple, got {self.trained!r}"
             raise ValueError(told)
-        in_order = tuple(name for name in ALL_PARAMETERS if name in self.trained)
+        in_order = tuple(name for name in ALL_PARAMETERS if name in names)
         object.__setattr__(self, "trained", in_order)
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
@@ -138,6 +138,11 @@ class Protocol(Training, kw_only=False):
 
     @property
     def limits(self) -> tuple[float, ...]:
+        """Numbers that say when training stops, and nothing of how: the larger, the later.
+
+        A run goes on from where one ended that differs in them alone, and whose are no larger;
+        where there are none it begins anew.
+        """
         # For Adam in mini-batches the program whose runs can go on gives other bits: its runs would
         # depend on what else is in the sweep. What a subclass adds may steer its steps.
         if type(self) is not Protocol or not self.rule.linear:
@@ -146,6 +151,7 @@ class Protocol(Training, kw_only=False):
         return -float(self.target_log_loss), float(self.max_steps), *ball
 
     def without_limits(self) -> "Protocol":
+        """The same for all that differ in `limits` alone."""
         ball = None if self.ball is None else 1.0
         return self.replace(target_log_loss=0.0, max_steps=0, ball=ball, expected_steps=None)
 
@@ -200,7 +206,7 @@ def paper_protocol(
 
 
 def lazy_flow(
-    ball: Number = 10.0, biases: bool = False, delta: Number = 0.02, max_steps: int = 20_000
+    ball: Number = 10.0, biases: bool = False, delta: Number = 0.02, max_steps: Count = 20_000
 ) -> Protocol:
     """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
 
@@ -216,7 +222,7 @@ def lazy_flow(
         ball=ball,
         target_log_loss=NO_TARGET,
         max_steps=max_steps,
-        expected_steps=max(1, min(max_steps, _steps_guess(delta))),
+        expected_steps=_steps_guess(delta, max_steps),
     )
 
 
@@ -230,7 +236,8 @@ def lazy_sgd(
     """Stochastic descent on the mean logistic loss of a batch, up to the edge of the ball.
 
     Wang et al. (2022), Section 5.1, with a learning rate of 0.1; they state neither the batch size
-    nor how long they wait for a network that stays in its ball: that is STEP_CAP here.
+    nor how long they wait for a network that stays in its ball: that ends as STEP_CAP here, after
+    `max_steps`.
     """
     return Protocol(
         Descent(learning_rate=learning_rate, reduction="mean"),
@@ -244,9 +251,10 @@ def lazy_sgd(
     )
 
 
-def _steps_guess(delta: Number) -> int:
+def _steps_guess(delta: Number, max_steps: Count) -> int:
     """For planning: what MNIST's networks take up to C0 = 10 to 40, by a step of the flow."""
-    return 110 if isinstance(delta, jax.Array) else int(min(2 / delta + 10, 20_000))
+    guess = 110 if isinstance(delta, jax.Array) else int(min(2 / delta + 10, 20_000))
+    return guess if _traced(max_steps) else max(1, min(guess, int(max_steps)))
 
 
 def _trained(biases: bool) -> tuple[str, ...]:

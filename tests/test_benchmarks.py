@@ -371,6 +371,6 @@ def test_steps_of_descent_are_timed(tmp_path):
 @pytest.mark.slow
 def test_a_network_that_has_ended_is_not_timed(monkeypatch):
     protocol = jk.protocols.lazy_sgd(ball=1e6, biases=True, max_steps=3)
-    monkeypatch.setattr(jk.lazy, "lazy_sgd", lambda **_: protocol)
+    monkeypatch.setattr(jk.protocols, "lazy_sgd", lambda **_: protocol)
     with pytest.raises(RuntimeError, match="the network ended after 4 of 20 steps"):
         lazy.steps(9, 20, 1)

@@ -162,6 +162,13 @@ def rounded(eps):
     return measured_by(measure, on_host=True)
 
 
+def by_type(kind):
+    def measure(self, params):
+        return {"type": (5.0 if params.v.dtype == kind else 7.0) + 0 * params.v[0]}
+
+    return measured_by(measure, on_host=True)
+
+
 TRUTH = {"sigma": 2.0, "measure": number}
 DIFFERENT = {
     "rules at the width of a run": [{"optimizer": frozen(n)} for n in (5, 15)],
@@ -186,6 +193,7 @@ DIFFERENT = {
     "where it is measured": [
         {"measure": measured_by(mean_size, on_host=on_host)} for on_host in (True, False)
     ],
+    "types that the host sees": [{"measure": by_type(kind)} for kind in (np.float32, np.float64)],
     "digits that float64 alone has": [{"measure": rounded(eps)} for eps in (1e-9, 1e-12)],
     "held-out points, more than a run's own": [{"measure": error_of(n)} for n in (16, 250)],
     "held-out points on the way": [
@@ -280,6 +288,34 @@ def test_equal_values_of_other_types_are_others(values):
     told = [jk.sweep([run], progress=False).kind.item() for run in runs]
     texts = [sum(map(ord, repr(value))) for value in values]
     np.testing.assert_allclose(told[1] - told[0], texts[1] - texts[0], atol=1e-3)
+
+
+def test_numbers_of_numpy_are_those_of_python():
+    """Equal runs were trained twice."""
+
+    class Levels(jk.Measurement):
+        levels: tuple[float, ...] = ()
+        pairs: tuple[tuple[int, int], ...] = ()
+        kind: Any = ""
+
+        def measure(self, params):
+            return {"levels": params.v[0] + sum(self.levels)}
+
+    ours = Levels(levels=(1.0, 2.0), pairs=((1, 2),), kind="a")
+    theirs = Levels(
+        levels=tuple(np.linspace(1, 2, 2)), pairs=((np.int64(1), 2),), kind=np.str_("a")
+    )
+    assert ours == theirs == Levels(levels=(1, 2), pairs=((1, 2),), kind="a")
+    assert type(theirs.levels[0]) is float
+    assert jk.Curve(steps=np.array([1, 2])) == jk.Curve(steps=[1, 2])
+    sizes = {"d": 5, "samples": 4, "width": 3, "seed": 0}
+    (run,) = jk.grid(**sizes, measure=Levels, pairs=((1, 2), (3, 4)))
+    assert run.measure[0].pairs == ((1, 2), (3, 4))
+
+    class Level(Levels):
+        levels: jk.Number = 0.0
+
+    assert len(jk.grid(**sizes, measure=Level, levels=(1.0, 2.0))) == 2
 
 
 def test_a_name_with_callback_in_it_calls_nobody():

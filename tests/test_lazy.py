@@ -281,6 +281,11 @@ class TestTraining:
         assert protocols.lazy_flow(delta=0.1).guessed_steps == 30
         assert protocols.lazy_flow(delta=1e-320).guessed_steps == 20_000
         assert protocols.lazy_flow(delta=jnp.float32(0.1)).guessed_steps == 110
+        assert protocols.lazy_flow(max_steps=20).guessed_steps == 20
+        steps = jax.jit(
+            lambda n: jk.train(start, x, y, protocols.lazy_flow(10.0, max_steps=n)).steps
+        )
+        assert steps(3) == 3
         guesses = [protocols.lazy_sgd(max_steps=n).guessed_steps for n in (1, 300, 20_000)]
         assert guesses == [1, 150, 3_000]
 

@@ -49,7 +49,7 @@ class NoisyLabels(jk.Training):
         status = jnp.where(steps < self.max_steps, jk.Status.RUNNING, jk.Status.CONVERGED)
         return Walk(params, jnp.log(here), steps, status, state.key)
 
-    def told(self, state):
+    def outcomes(self, state):
         return {"largest_bias": jnp.max(state.params.b)}
 
     def attributes(self):
@@ -173,9 +173,26 @@ class OtherState(NoisyLabels):
         return super().step(state, data).params
 
 
-class TellsStatus(NoisyLabels):
-    def told(self, state):
-        return {"status": state.status}
+class Narrower(NoisyLabels):
+    def begin(self, params, data, key):
+        walk = super().begin(params, data, key)
+        return walk._replace(params=jk.networks.unpad(params, 5, 6))
+
+
+class HalfSteps(NoisyLabels):
+    def step(self, state, data):
+        after = super().step(state, data)
+        return after._replace(steps=state.steps.astype(jnp.float32) + 0.5)
+
+
+class ListsOutcomes(NoisyLabels):
+    def outcomes(self, state):
+        return [state.steps]
+
+
+class TextOutcomes(NoisyLabels):
+    def outcomes(self, state):
+        return {"how": "well"}
 
 
 REFUSED = [
@@ -184,7 +201,10 @@ REFUSED = [
     (Growing, r"`step` of Growing makes float32 of shape \(3,\) of key, which was key"),
     (Whole, r"makes int32 of shape \(10,\) of params\.b, which was float32 of shape \(10,\)"),
     (OtherState, "`step` of OtherState must return what it is given, changed, got "),
-    (TellsStatus, "`told` of TellsStatus returns 'status', which the engine tells itself"),
+    (Narrower, "`begin` of Narrower must keep the shapes of the network's jk.Params"),
+    (HalfSteps, "steps of HalfSteps must be a whole number"),
+    (ListsOutcomes, "`outcomes` of ListsOutcomes must return a dictionary, got list"),
+    (TextOutcomes, "`outcomes` of TextOutcomes must return numbers or arrays"),
 ]
 
 
@@ -193,6 +213,45 @@ def test_what_is_no_way_to_train_is_refused(kind, message):
     params, data = problem(8, 6, 10)
     with pytest.raises(ValueError, match=message):
         jk.train(params, *data, kind(), KEY)
+
+
+@pytest.mark.parametrize("name", ["status", "noise", "seed", "d", "date", "curve_loss"])
+def test_outcomes_have_names_of_their_own(name):
+    """Runs were trained of which no table could be made."""
+
+    class Named(NoisyLabels):
+        def outcomes(self, state):
+            return {name: state.steps}
+
+    with pytest.raises(ValueError, match=f"`outcomes` of Named returns '{name}', which is "):
+        cases.sweep(grid(protocol=Named, seed=0))
+
+
+def test_outcomes_and_measurements_have_other_names():
+    def largest_bias(params):
+        return params.b.max()
+
+    with pytest.raises(ValueError, match="both return 'largest_bias': call one of them"):
+        cases.sweep(grid(protocol=NoisyLabels, seed=0, measure=largest_bias))
+
+
+def test_what_moves_is_part_of_what_a_run_computes():
+    """Rows of before were taken after an edit."""
+
+    def trained(*names):
+        body = {"trained": property(lambda self: names), "__module__": __name__}
+        return grid(protocol=type("Part", (NoisyLabels,), body), seed=0)[0]
+
+    assert trained("w").name != trained("w", "b").name
+    assert trained("w").name == trained("w").name
+
+
+def test_outcomes_may_be_numbers_of_python():
+    class Constant(NoisyLabels):
+        def outcomes(self, state):
+            return {"three": 3.0}
+
+    assert cases.sweep(grid(protocol=Constant, seed=0, max_steps=2)).three.item() == 3
 
 
 def test_a_sweep_says_what_is_wrong_with_it():
@@ -221,11 +280,13 @@ def test_what_trains_otherwise_is_refused():
         jk.train(params, *data, "flow", KEY)
 
 
-@pytest.mark.parametrize("name", ["begin", "step", "told"])
+@pytest.mark.parametrize("name", ["begin", "step", "outcomes"])
 def test_a_protocol_trains_by_its_optimizer(name):
     """Its own method would not be called."""
-    with pytest.raises(ValueError, match=rf"Own has a method `{name}`, by which no jk\.Protocol"):
-        type("Own", (jk.Protocol,), {name: lambda self, *args: None})
+    mixed = type("Mixed", (), {name: lambda self, *args: None})
+    for bases, body in (((jk.Protocol,), dict(vars(mixed))), ((mixed, jk.Protocol), {})):
+        with pytest.raises(ValueError, match=rf"Own has a method `{name}`, by which no jk\.Pro"):
+            type("Own", bases, {k: v for k, v in body.items() if k == name})
 
 
 def test_ended_runs_stay_as_they_are():

@@ -57,10 +57,11 @@ class TestReading:
 
             return size
 
-        for factor in (1.0, 2.0):
-            dates = type("Dates", (), {"now": lambda _, f=factor: datetime(2026, 1, int(f))})
+        for day, (factor, more) in enumerate(((1.0, []), (2.0, []), (2.0, [squared_norm])), 1):
+            dates = type("Dates", (), {"now": lambda _, day=day: datetime(2026, 1, day)})
             monkeypatch.setattr(records, "datetime", dates)
-            sweep(jk.grid(**SIZES, seed=0, measure=made(factor)), store=tmp_path, keep="params")
+            runs = jk.grid(**SIZES, seed=0, measure=[made(factor), *more])
+            sweep(runs, store=tmp_path, keep="params")
         with pytest.warns(UserWarning, match="1 of 2 rows in"):
             rows = jk.read_rows(tmp_path)
         assert rows.date.tolist() == ["2026-01-01T00:00:00", "2026-01-02T00:00:00"]

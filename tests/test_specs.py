@@ -178,6 +178,7 @@ class TestRun:
         """Parameters in another order were another protocol, trained and stored again."""
         assert one(trained=("v", "b", "w", "w")) == one()
         assert one(trained=("v", "w")).name == one(trained=("w", "v")).name
+        assert jk.Protocol(trained=(name for name in "vw")).trained == ("w", "v")
 
     @pytest.mark.parametrize(
         ("change", "message"),

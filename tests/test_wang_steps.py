@@ -69,7 +69,7 @@ class TestSteps:
         row = xr.load_dataset(out / "figure5" / "results.nc").sel(d=25, seed=0, width=20).squeeze()
         (run,) = wang_steps.runs(wang_steps.STUDY.read([*TINY, "--seeds", "1"]), "5", d=25)
         start, data = draw(run)
-        trained = jk.train(start, *data, protocols.lazy_flow(10.0)).params
+        trained = jk.train(start, *data, jk.protocols.lazy_flow(10.0)).params
         x, y = held_out(run)
         found = jk.perturbations.gradient_steps(trained, x)
         kept = np.asarray(found.needs_step(y) & (found.status == StepStatus.FLIPPED))
@@ -88,7 +88,7 @@ class TestSteps:
         row = xr.load_dataset(tmp_path / "figure5-published" / "results.nc").squeeze()
         (run,) = wang_steps.runs(wang_steps.STUDY.read([*TINY, "--seeds", "1"]), "5", d=25)
         start, data = draw(run)
-        trained = jk.train(start, *data, protocols.lazy_flow(10.0)).params
+        trained = jk.train(start, *data, jk.protocols.lazy_flow(10.0)).params
         x, y = held_out(run)
         found = jk.perturbations.gradient_steps(trained, x)
         eta = found.published_eta(y)

@@ -155,8 +155,14 @@ def _is_one_value(value: tuple[Any, ...], name: str, each: Any, owned: Any) -> b
     owners = (
         (parts, owners[name]) for parts, owners in zip(each, owned, strict=True) if name in owners
     )
-    one = any(parts[part].kind.holds_tuple(field) for parts, (part, field) in owners)
-    return one and not any(isinstance(item, tuple | list) for item in value)
+    depths = {parts[part].kind.depth(field) for parts, (part, field) in owners}
+    return _depth(value) in depths
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, tuple | list):
+        return 0
+    return 1 + max(map(_depth, value), default=0)
 
 
 def _plain(value: Any) -> Any:

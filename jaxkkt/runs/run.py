@@ -48,6 +48,7 @@ class Curve(Spec, kw_only=False):
             self, "log_losses", tuple(float(v) + 0.0 for v in listed(self.log_losses))
         )
         object.__setattr__(self, "steps", tuple(listed(self.steps)))
+        super().__post_init__()
         object.__setattr__(self, "measure", measurements(self.measure))
         if bool(self.log_losses) == bool(self.steps):
             raise ValueError("a curve has moments by exactly one of `log_losses` and `steps`")
@@ -103,6 +104,7 @@ class Run(Spec):
             raise ValueError(
                 f"{type(self.protocol).__name__} does not pause, which a curve needs: leave it out"
             )
+        require_whole("guessed_steps of the protocol", self.protocol.guessed_steps, 1)
         self.protocol.require_batches(self.data.samples)
         object.__setattr__(self, "seed", _seed(self.seed))
         object.__setattr__(self, "measure", measurements(self.measure))

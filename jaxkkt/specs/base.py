@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from inspect import get_annotations
 from math import copysign
 from numbers import Integral, Real
+from operator import is_
 from typing import (
     Annotated,
     Any,
@@ -81,7 +82,7 @@ class Spec:
     _truths: ClassVar[tuple[str, ...]] = ()
     _floats: ClassVar[tuple[str, ...]] = ()
     _wholes: ClassVar[tuple[str, ...]] = ()
-    _tuples: ClassVar[tuple[str, ...]] = ()
+    _tuples: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -98,9 +99,8 @@ class Spec:
         cls._floats = (*cls._floats, *floats)
         wholes = (name for name, hint in hints.items() if hint in (int, int | None))
         cls._wholes = (*cls._wholes, *wholes)
-        of_hint = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
-        tuples = (n for n, some in of_hint.items() if any(get_origin(h) is tuple for h in some))
-        cls._tuples = (*cls._tuples, *tuples)
+        kept = {name: hint for name, hint in cls._tuples.items() if name not in hints}
+        cls._tuples = {**kept, **_tuple_fields(hints)}
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
@@ -132,6 +132,12 @@ class Spec:
                 if not isinstance(value, Integral):
                     raise ValueError(f"{name} must be an integer, got {value!r}")
                 object.__setattr__(self, name, int(value))
+        for f in fields(self):  # type: ignore[arg-type]
+            if f.name not in self._numeric:
+                value = getattr(self, f.name)
+                plain = _plain(value, self._tuples.get(f.name))
+                if plain is not value:
+                    object.__setattr__(self, f.name, plain)
         for name in self._truths:
             value = getattr(self, name)
             if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well
@@ -150,7 +156,7 @@ class Spec:
 
     def _compared(self) -> tuple[Any, ...]:
         compared = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
-        return tuple((value, _kind_of_value(value)) for value in compared)
+        return tuple((value, _types_of(value)) for value in compared)
 
     @property
     def label(self) -> str:
@@ -172,9 +178,12 @@ class Spec:
         return cls.field_names()
 
     @classmethod
-    def holds_tuple(cls, name: str) -> bool:
-        """Whether a value of this field is a tuple."""
-        return name in cls._tuples
+    def depth(cls, name: str) -> int:
+        """How deep tuples are in each other in a value of this field; 0 where it is none."""
+        hint, deep = cls._tuples.get(name), 0
+        while get_origin(hint) is tuple:
+            hint, deep = get_args(hint)[0] if get_args(hint) else None, deep + 1
+        return deep
 
     @classmethod
     def require_fields(cls, names: Any) -> None:
@@ -394,10 +403,37 @@ def _mentions(hint: Any, marked: Any) -> bool:
     return not hasattr(hint, "__metadata__") and any(_mentions(h, marked) for h in get_args(hint))
 
 
-def _kind_of_value(value: Any) -> Any:
+def _tuple_fields(hints: dict[str, Any]) -> dict[str, Any]:
+    """The types of those fields that hold tuples."""
+    found = {}
+    for name, hint in hints.items():
+        some = (one for one in (hint, *get_args(hint)) if get_origin(one) is tuple)
+        if (one := next(some, None)) is not None:
+            found[name] = one
+    return found
+
+
+def _plain(value: Any, hint: Any = None) -> Any:
+    """NumPy's numbers and texts as Python's own, in tuples, too; in one of floats, or of whole
+    numbers, all as these. So equal values have one type."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is not tuple:
+        return value
+    of: Any = get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else None
+    wanted: Any = {float: Real, int: Integral}.get(of)
+    numbers = wanted is not None and all(
+        isinstance(one, wanted) and not isinstance(one, bool | np.bool_) for one in value
+    )
+    plain = tuple(of(one) + of(0) if numbers else _plain(one, of) for one in value)
+    same = all(map(is_, plain, value))
+    return value if same else plain
+
+
+def _types_of(value: Any) -> Any:
     """Tells values apart that are equal: by their types, and by the sign of 0."""
     if isinstance(value, tuple):
-        return (type(value), *map(_kind_of_value, value))
+        return (type(value), *map(_types_of, value))
     if isinstance(value, float):
         return type(value), copysign(1, value)
     return type(value)
@@ -411,7 +447,7 @@ def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[An
             names.append(f.name)
             children.append(value)
         else:
-            static.append((f.name, value, _kind_of_value(value)))
+            static.append((f.name, value, _types_of(value)))
     return tuple(names), tuple(children), tuple(static)
 
 

@@ -131,9 +131,9 @@ _FIRST: dict[Hashable, tuple[Any, Used]] = {}
 def digest_of(used: Used) -> str:
     """A hash of what a spec computes; ValueError where that cannot be told."""
     name, on_host = function_name(used.spec.brought), getattr(used.spec, "on_host", False)
-    # The host computes in float64 where it is asked to.
+    found = list(used.spec.computations(**dict(used.sizes)))
+    # Of what it is given the host makes float64 where it is asked to.
     with jax.enable_x64(True) if on_host else nullcontext():
-        found = used.spec.computations(**dict(used.sizes))
         return " ".join(digest_of_function(f, *args, name=name) for f, args in found)
 
 

@@ -30,17 +30,17 @@ class Training(Spec):
         raise ValueError(f"{type(self).__name__} has no method `begin(self, params, data, key)`")
 
     def step(self, state: Any, data: Dataset) -> Any:
-        """What comes after it, by one step; nobody asks once its status is not RUNNING."""
+        """What comes after it, by one step. What it returns after a run has ended is dropped."""
         raise ValueError(f"{type(self).__name__} has no method `step(self, state, data)`")
 
-    def told(self, state: Any) -> dict[str, Array]:
+    def outcomes(self, state: Any) -> dict[str, Array]:
         """What a table tells of a run's end beside its status, steps and log loss: numbers by
         name, described by `attributes`."""
         return {}
 
     def attributes(self) -> dict[str, dict[str, str]]:
-        """`long_name` and `units` of what `told` returns, and of `steps` and `log_loss` where they
-        are not updates made and the logarithm of the loss summed over the samples."""
+        """`long_name` and `units` of what `outcomes` returns, and of `steps` and `log_loss` where
+        they are not updates made and the logarithm of the loss summed over the samples."""
         return {}
 
     def computations(
@@ -56,13 +56,19 @@ class Training(Spec):
             return spec.begin(params, data, key)
 
         def step(spec: Any, state: Any, data: Dataset) -> Any:
-            return spec.step(state, data), spec.told(state)
+            return spec.step(state, data), spec.outcomes(state)
 
         params = Params(array(width, d), array(width), array(width))
         data = Dataset(array(samples, d), array(samples))
         first = self, params, data, key_of(0)
         yield begin, first
         yield step, (self, jax.eval_shape(begin, *first), data)
+
+    def to_json(self, digests: bool = False, **sizes: Any) -> dict[str, Any]:
+        found = super().to_json(digests, **sizes)
+        if "computes" in found:  # what measurements and buckets ask of it is part of that
+            found |= {"trained": list(self.trained), "takes_padding": self.takes_padding}
+        return found
 
     @property
     def guessed_steps(self) -> int:
@@ -89,19 +95,6 @@ class Training(Spec):
     def batch_size(self) -> int | None:
         """The most samples that a step sees; all where it is None."""
         return None
-
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """Numbers that say when training stops, and nothing of how: the larger, the later.
-
-        A run goes on from where one ended that differs in them alone, and whose are no larger;
-        where there are none it begins anew.
-        """
-        return ()
-
-    def without_limits(self) -> "Training":
-        """The same for all that differ in `limits` alone."""
-        return self
 
     def full_batch(self, samples: int) -> bool:
         """Whether a step sees all of so many samples."""

@@ -199,7 +199,7 @@ def _is_whole(name: str, definitions: Mapping[str, Any], known: dict[str, bool])
         if isinstance(one, dict) and isinstance(one.get("columns"), dict):  # what a run is
             parts, curve = one.get("is"), one.get("curve")
             more = [one["about"]] if isinstance(one.get("about"), str) else []
-            more += [one["told"]] if isinstance(one.get("told"), str) else []
+            more += [one["variables"]] if isinstance(one.get("variables"), str) else []
             more += list(parts.values()) if isinstance(parts, dict) else []
             more += curve if isinstance(curve, list) else []
             known[name] = all(n in definitions for n in more if isinstance(n, str))

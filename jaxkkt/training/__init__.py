@@ -6,7 +6,7 @@ from jaxkkt.training.leading import lead, led, to_be_led
 from jaxkkt.training.state import Pause, State, init, is_flow
 from jaxkkt.training.status import SUCCEEDED, Status
 from jaxkkt.training.steps import is_thrown, move, status_at, step
-from jaxkkt.training.ways import advance, load, unload
+from jaxkkt.training.ways import advance, load, outcomes, unload
 
 __all__ = [
     "NEXT_STEP",
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "mini_batch",
     "move",
+    "outcomes",
     "status_at",
     "step",
     "to_be_led",

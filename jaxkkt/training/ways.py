@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxkkt import representations
@@ -29,7 +30,7 @@ def load(
 ) -> tuple[Any, Any]:
     """The state of a run before its first step, and the data as its steps read them."""
     if not isinstance(protocol, Protocol):
-        return _begun(protocol, protocol.begin(params, data, key)), data
+        return _begun(protocol, protocol.begin(params, data, key), params), data
     position, encoded = representations.encode(params, data, representation)
     return init(position, encoded, protocol, key), encoded
 
@@ -60,19 +61,28 @@ def unload(
         state = finish(state, encoded, protocol)
         trained = representations.decode(state.position, params, data, representation)
     else:
-        trained, more = state.params, protocol.told(state)
+        trained, more = state.params, outcomes(protocol, state)
     ended = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
-    if twice := more.keys() & {*ended, "error"}:
-        name = type(protocol).__name__
-        raise ValueError(f"`told` of {name} returns {min(twice)!r}, which the engine tells itself")
     return trained, {**more, **ended}
+
+
+def outcomes(kind: Training, state: Any) -> dict[str, Array]:
+    """What an own kind of training tells of a run's end; ValueError where that is no number by
+    name."""
+    found, name = kind.outcomes(state), f"`outcomes` of {type(kind).__name__}"
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must return a dictionary, got {type(found).__name__}")
+    try:
+        return {key: jnp.asarray(value) for key, value in found.items()}
+    except TypeError as error:
+        raise ValueError(f"{name} must return numbers or arrays: {error}") from error
 
 
 # What the engine reads of a state, beside `params`.
 _READ = ("status", "steps", "log_loss")
 
 
-def _begun(kind: Training, state: Any) -> Any:
+def _begun(kind: Training, state: Any, params: Params) -> Any:
     """A state of an own kind of training, as arrays of the types that the engine reads."""
     wanted = ("params", *_READ)
     if not hasattr(state, "_replace") or not all(hasattr(state, name) for name in wanted):
@@ -81,10 +91,18 @@ def _begun(kind: Training, state: Any) -> Any:
             f"{', '.join(wanted)}, got {type(state).__name__} with "
             f"{', '.join(getattr(state, '_fields', ())) or 'none'}"
         )
-    return _typed(jax.tree.map(jnp.asarray, state))
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state.params)]
+    if not isinstance(state.params, Params) or shapes != [leaf.shape for leaf in params]:
+        raise ValueError(
+            f"`begin` of {type(kind).__name__} must keep the shapes of the network's jk.Params"
+        )
+    return _typed(jax.tree.map(jnp.asarray, state), kind)
 
 
-def _typed(state: Any) -> Any:
+def _typed(state: Any, kind: Training) -> Any:
+    for name in ("status", "steps"):
+        if not jnp.issubdtype(jnp.result_type(getattr(state, name)), jnp.integer):
+            raise ValueError(f"{name} of {type(kind).__name__} must be a whole number")
     dtypes = (jnp.int32, jnp.int32, state.params.w.dtype)
     typed = (jnp.asarray(getattr(state, name), t) for name, t in zip(_READ, dtypes, strict=True))
     return state._replace(**dict(zip(_READ, typed, strict=True)))
@@ -96,7 +114,7 @@ def _after(kind: Training, state: Any, after: Any) -> Any:
     returned: Any = jax.tree.structure(after)
     if returned != jax.tree.structure(state):
         raise ValueError(f"{name} must return what it is given, changed, got {returned}")
-    after = jax.tree.map(jnp.asarray, _typed(after))
+    after = jax.tree.map(jnp.asarray, _typed(after, kind))
     paths, new = jax.tree.leaves_with_path(state), jax.tree.leaves(after)
     for (path, was), now in zip(paths, new, strict=True):
         if (now.shape, now.dtype) != (was.shape, was.dtype):

@@ -482,8 +482,8 @@ PROTECTIONS = (
         23,
         "none goes on whose measurements on the way read where it stops",
         _TRAJECTORIES,
-        "    if not protocol.limits or _reads_limits(curve):\n",
-        "    if not protocol.limits:\n",
+        " or not protocol.limits or _reads_limits(curve):\n",
+        " or not protocol.limits:\n",
         "test_trajectories.py::TestWhatIsShared",
     ),
     Protection(
@@ -659,8 +659,16 @@ PROTECTIONS = (
         16,
         "equal values of other types are others",
         "specs/base.py",
-        "        return tuple((value, _kind_of_value(value)) for value in compared)\n",
+        "        return tuple((value, _types_of(value)) for value in compared)\n",
         "        return tuple(compared)\n",
+        "test_identity.py::test_equal_values_of_other_types_are_others",
+    ),
+    Protection(
+        16,
+        "programs are told apart by values of other types",
+        "specs/base.py",
+        "            static.append((f.name, value, _types_of(value)))\n",
+        "            static.append((f.name, value, None))\n",
         "test_identity.py::test_equal_values_of_other_types_are_others",
     ),
     Protection(

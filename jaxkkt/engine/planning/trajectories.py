@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from jaxkkt.protocols import Protocol
 from jaxkkt.runs.run import Curve, Run, order_of
 from jaxkkt.specs.same import by_identity
-from jaxkkt.specs.training import Training
 
 # Runs of which each goes on where the one before it ended; most often one alone.
 Trajectory = tuple[Run, ...]
@@ -49,7 +49,7 @@ def beginning_at(begins: Callable[[Run], bool], some: Sequence[Trajectory]) -> l
 def _trained_alike(run: Run) -> Any:
     """Equal for runs that train alike as long as they do."""
     data, network, initialization, protocol, _, curve = run.apart_from_seed
-    if not protocol.limits or _reads_limits(curve):
+    if not isinstance(protocol, Protocol) or not protocol.limits or _reads_limits(curve):
         return run
     return run.seed, data, network, initialization, _without_limits(protocol), curve
 
@@ -61,19 +61,26 @@ def _reads_limits(curve: Curve | None) -> bool:
 
 
 @by_identity
-def _without_limits(protocol: Training) -> Training:
+def _without_limits(protocol: Protocol) -> Protocol:
     return protocol.without_limits()
 
 
 def _in_turn(runs: Sequence[Run]) -> list[Trajectory]:
     """Each run behind one whose limits are all no larger than its own."""
     found: list[list[Run]] = []
-    for run in sorted(runs, key=lambda run: (run.protocol.limits, order_of(run))):
+    if len(runs) == 1:
+        return [tuple(runs)]
+    for run in sorted(runs, key=lambda run: (_limits(run), order_of(run))):
         for one in found:
-            pairs = zip(one[-1].protocol.limits, run.protocol.limits, strict=True)
+            pairs = zip(_limits(one[-1]), _limits(run), strict=True)
             if all(before <= after for before, after in pairs):
                 one.append(run)
                 break
         else:
             found.append([run])
     return [tuple(one) for one in found]
+
+
+def _limits(run: Run) -> tuple[float, ...]:
+    assert isinstance(run.protocol, Protocol)  # no others are on one trajectory
+    return run.protocol.limits

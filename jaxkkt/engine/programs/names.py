@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxkkt import training
 from jaxkkt.engine.machine.devices import Here, here
 from jaxkkt.engine.machine.once import once
 from jaxkkt.engine.machine.packing import Layout, numbers
@@ -18,6 +19,7 @@ from jaxkkt.engine.programs.draws import asked_for
 from jaxkkt.engine.programs.trained import network_like, points_like
 from jaxkkt.measurements import Measurement, measured, require_axes
 from jaxkkt.numerics.tracing import require_traceable
+from jaxkkt.protocols import Protocol
 from jaxkkt.runs.columns import names_of_columns
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.same import Same, of_same
@@ -27,8 +29,8 @@ ENDING = ("log_loss", "steps", "status", "error")
 CURVE = "curve_"
 
 
-# What a table calls its dimension of runs that are no grid, and where rows were computed.
-TABLE = ("environment", "run")
+# What a table calls where rows were computed, its dimension of runs that are no grid, and when.
+TABLE = ("environment", "run", "date")
 _ENGINE_S = "the engine's own name"
 
 Shape = tuple[int, ...]
@@ -68,9 +70,20 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
             # The first bucket that has them counts: its programs need first what is traced here.
             kinds[kind] = run, b.measured_at
             at_sizes.setdefault(kind, {})[run.samples, run.d, run.width] = run
+    trained = {structure_of(run.protocol): run for b in buckets for run in b.one_of_each}
+    outcomes = {
+        name: shape for run in trained.values() for name, shape in _outcomes_of(run).items()
+    }
+    found.add(outcomes, (), "")
     for kind, (run, shape) in kinds.items():
         for prefix, some in _measured(run):
-            found.add(names_of(run, some, shape), some, prefix)
+            returned = names_of(run, some, shape)
+            if not prefix and (twice := outcomes.keys() & returned.keys()):
+                raise ValueError(
+                    f"a measurement and `outcomes` of {type(run.protocol).__name__} both return "
+                    f"{min(twice)!r}: call one of them something else"
+                )
+            found.add(returned, some, prefix)
         for other in _other_sizes(run, at_sizes[kind]):
             for prefix, some in _measured(other):
                 at_own_size = [one for one in some if not one.padded]
@@ -106,6 +119,31 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
             owners[name] = one
         found |= {name: value.shape for name, value in returned.items()}
     return found
+
+
+def _outcomes_of(run: Run) -> dict[str, Shape]:
+    """What an own kind of training tells of its ends, as shapes by name; ValueError where a table
+    has something else by one of these names."""
+    kind = run.protocol
+    if isinstance(kind, Protocol):
+        return {}
+
+    def told(params: Any, data: Any) -> dict[str, Any]:
+        state, _ = training.load(kind, params, data, run.shuffle_key(), "plain")
+        return training.outcomes(kind, state)
+
+    with require_traceable(f"training by {type(kind).__name__}"):
+        found = jax.eval_shape(
+            told, network_like(run.width, run.d), points_like(run.samples, run.d)
+        )
+    taken = _taken(run.apart_from_seed) | dict.fromkeys(ENDING, _ENGINE_S)
+    for name in found:
+        if name in taken or name.startswith(CURVE):
+            raise ValueError(
+                f"`outcomes` of {type(kind).__name__} returns {name!r}, which is "
+                f"{taken.get(name, _ENGINE_S)}: call it something else"
+            )
+    return {name: value.shape for name, value in found.items()}
 
 
 def shapes_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dict[str, Shape]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxkkt.engine.programs.names import refuse_twice
 from jaxkkt.networks import Params
+from jaxkkt.protocols import Protocol
 from jaxkkt.runs.run import Run
 from jaxkkt.training import SUCCEEDED, Status
 
@@ -70,7 +71,11 @@ def raised(run: Run, error: Exception) -> Row:
 def failed(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence on the runs that did not end as they were meant to, with the remedy of each kind,
     and one on those that had nothing to train; none where there are none."""
-    at_once = sum(r.values["status"] == Status.CONVERGED and not r.values["steps"] for r in rows)
+    at_once = sum(
+        r.values["status"] == Status.CONVERGED and not r.values["steps"]
+        for r in rows
+        if isinstance(r.run.protocol, Protocol)
+    )
     if at_once:
         yield (
             f"{at_once} of {len(rows)} runs were at their target log loss before the first step, "

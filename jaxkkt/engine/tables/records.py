@@ -80,8 +80,8 @@ def _alike(
     """The variables, axes and moments of what is trained and measured so."""
     variables, axes = _described(measure)
     on_the_way, along = _described(() if curve is None else curve.measure)
-    told = protocol.attributes()
-    return told | variables | on_the_way, axes | _of_curve(along), _moments(curve)
+    variables = protocol.attributes() | variables
+    return variables | on_the_way, axes | _of_curve(along), _moments(curve)
 
 
 def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -168,9 +168,16 @@ def entries_in(records: Sequence[Record]) -> list[Entry]:
         key = tuple(described)
         if key not in kinds:
             kinds[key] = _kind_of(of_network, orders)
-        dates = {h: str(r.value.get("date", "")) for r in of_network for h in r.value["measured"]}
-        for values, hashes in _versions(measured):
-            date = max((dates[h] for h in hashes), default=str(last.value.get("date", "")))
+        dates: dict[str, str] = {}  # a row repeats what was measured before
+        for record in of_network:
+            for hashed in record.value["measured"]:
+                dates.setdefault(hashed, str(record.value.get("date", "")))
+        versions = _versions(measured)
+        for i, (values, hashes) in enumerate(versions):
+            # What several have in common says nothing of when one of them was computed.
+            others = set[str]().union(*(some for j, (_, some) in enumerate(versions) if j != i))
+            alone = [dates[h] for h in hashes - others] or [dates[h] for h in hashes]
+            date = max(alone, default=str(last.value.get("date", "")))
             ending, seed = last.value["ending"], last.value["seed"]
             found.append(Entry(kinds[key], seed, {**ending, **values}, last.name, date))
     return found
@@ -260,7 +267,7 @@ def _kind_of(records: Sequence[Record], orders: Orders) -> RowKind:
         spec = known[record.value["spec"]]
         columns |= _columns(record, orders)
         columns_about |= in_order(known.get(spec["about"], {}), spec["columns"], orders)
-        variables |= known.get(spec.get("told"), {})
+        variables |= known.get(spec.get("variables"), {})
         for hashed in record.value["measured"]:
             one = known.get(hashed, {})
             variables |= one.get("variables", {})
@@ -341,8 +348,8 @@ def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
         "curve": curve,
         "moments": _moments(run.curve),
     }
-    if told := run.protocol.attributes():
-        spec["told"] = defined(told)
+    if variables := run.protocol.attributes():
+        spec["variables"] = defined(variables)
     return definitions, defined(spec)
 
 
