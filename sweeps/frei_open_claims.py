@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 import jaxkkt as jk
 from jaxkkt import plotting, studies
 from jaxkkt.measurements.clusters import error_interval
-from sweeps.frei_claims import along_axis
+
+from .frei_claims import along_axis
 
 # Fresh points of a network.
 TESTS = 2000

@@ -116,6 +116,7 @@ def test_second_derivatives():
         np.testing.assert_allclose(row, difference, atol=1e-6 * np.abs(found).max())
 
 
+@pytest.mark.slow
 def test_sizes_that_do_not_move_have_a_derivative_of_zero():
     """What is misclassified, what never flips, padding."""
     params, x, y, direction = problem()

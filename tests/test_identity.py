@@ -270,6 +270,7 @@ def test_an_own_factory_is_told_by_what_it_computes_not_by_its_name():
     assert a.name != one(optimizer=jk.optimizer(sgd, learning_rate=0.2)).name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [(1, True), ((1, 2), (1.0, 2.0)), ((0.0,), (-0.0,))])
 def test_equal_values_of_other_types_are_others(values):
     """What one computed was taken for what the other would."""

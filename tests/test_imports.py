@@ -13,6 +13,7 @@ import pytest
 import jaxkkt as jk
 
 
+@pytest.mark.slow
 def test_importing_the_package_does_not_load_matplotlib():
     """A sweep and its workers need none, and pyplot chooses a backend, which is the importing
     program's choice."""

@@ -1,13 +1,14 @@
 """Keys for large draws: the numbers of JAX's own, without a loop that a CPU cannot vectorize."""
 
+from zlib import crc32
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxkkt import datasets, mixtures, networks, spans
-from jaxkkt.numerics.keys import folded, key_of, unrolled
-from jaxkkt.specs.data.base import fold
+from jaxkkt.numerics.keys import fold, key_of, unrolled
 
 KEY = jax.random.key(20)
 SHAPES = [(), (7,), (2, 30, 5)]
@@ -55,7 +56,7 @@ def test_under_jit_and_vmap_and_of_keys_made_from_it():
     some = jax.jit(jax.vmap(lambda key: jax.random.normal(unrolled(key), (6,))))(keys)
     np.testing.assert_array_equal(some, jnp.stack([jax.random.normal(key, (6,)) for key in keys]))
     for shape in ((), 1, 2, (3, 4)):
-        for mine in (unrolled(KEY), unrolled(folded(KEY, 5))):
+        for mine in (unrolled(KEY), unrolled(fold(KEY, "a", 5))):
             own = jax.random.wrap_key_data(jax.random.key_data(mine))
             for make in (jax.random.split, lambda key, n: jax.random.fold_in(key, np.sum(n))):
                 keys = make(mine, shape), make(own, shape)
@@ -63,8 +64,9 @@ def test_under_jit_and_vmap_and_of_keys_made_from_it():
 
 
 def test_folded_is_jaxs_own_key():
-    found = folded(KEY, 9, 2**32 - 1, jnp.int32(4))
-    own = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(KEY, 9), 2**32 - 1), 4)
+    found, own = fold(KEY, "tag", 2**32 - 1, jnp.int32(4)), KEY
+    for number in (crc32(b"tag"), 2**32 - 1, 4):
+        own = jax.random.fold_in(own, number)
     assert found == own
     assert found.dtype == own.dtype
     assert jax.random.poisson(found, 3.0) == jax.random.poisson(own, 3.0)
@@ -78,7 +80,7 @@ def test_gamma_variates_are_those_of_the_key():
 def test_keys_of_another_kind_stay():
     other = jax.random.key(0, impl="rbg")
     assert unrolled(other) is other
-    assert folded(other, 3) == jax.random.fold_in(other, 3)
+    assert fold(other, "a") == jax.random.fold_in(other, crc32(b"a"))
     with jax.threefry_partitionable(False):  # other numbers, by other means
         assert unrolled(KEY) is KEY
     raw = jax.random.PRNGKey(3)

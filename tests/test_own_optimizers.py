@@ -75,6 +75,7 @@ class TestOptimizers:
         with pytest.raises(ValueError, match=r"optimizer cannot be traced by JAX: .* jnp\.where"):
             jk.sweep([one(optimizer=rule)])
 
+    @pytest.mark.slow
     def test_a_schedule_of_a_number_that_is_traced_says_what_to_do(self):
         """It was told to be given what it had."""
 

@@ -106,6 +106,7 @@ def test_a_sweep_trains_by_it_and_says_what_it_tells():
     assert "logarithm" in table.log_loss.attrs["long_name"]
 
 
+@pytest.mark.slow
 def test_what_one_kind_says_is_not_said_of_others():
     protocols = [NoisyLabels(max_steps=2), jk.Protocol(max_steps=3)]
     table = cases.sweep(grid(protocol=protocols, seed=0))
@@ -114,6 +115,7 @@ def test_what_one_kind_says_is_not_said_of_others():
     assert np.isnan(table.largest_bias).sum() == 1
 
 
+@pytest.mark.slow
 def test_a_store_has_it_and_knows_it_by_what_it_computes(tmp_path):
     runs = grid(protocol=NoisyLabels, noise=[0.1, 1.0], max_steps=3)
     first = cases.sweep(runs[:2], store=tmp_path)
@@ -246,6 +248,7 @@ def test_what_moves_is_part_of_what_a_run_computes():
     assert trained("w").name == trained("w").name
 
 
+@pytest.mark.slow
 def test_outcomes_may_be_numbers_of_python():
     class Constant(NoisyLabels):
         def outcomes(self, state):

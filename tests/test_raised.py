@@ -91,6 +91,7 @@ def _noting(writer, add, found, rows):
     add(writer, rows)
 
 
+@pytest.mark.slow
 def test_on_the_way():
     runs = jk.grid(**SIZES, seed=range(4), curve=jk.Curve([-1, -5], measure=fails([0])))
     table = sweep(runs)

@@ -50,6 +50,7 @@ class TestReading:
         assert rows.date.str.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00").all()
         assert rows.min_margin.nunique() == rows.log_loss.nunique() == 1
 
+    @pytest.mark.slow
     def test_the_later_of_two_measurements_has_the_later_date(self, tmp_path, monkeypatch):
         def made(factor):
             def size(params):

@@ -243,6 +243,7 @@ def test_the_robust_network_keeps_its_promise():
         vardi.robust_network(x, y, 1.0)
 
 
+@pytest.mark.slow
 def test_outside_of_the_theorems_there_is_no_number():
     """A radius was promised to points near 0, and z pointed the other way."""
     off = summary(*datasets.gaussian(jax.random.key(0), 6, 50))

@@ -9,13 +9,10 @@ import jax
 @contextmanager
 def require_traceable(what: str, instead: str = "") -> Iterator[None]:
     """Raises ValueError, with what to do, where the code below cannot be traced by JAX: `what` it
-    is, and what to write `instead`. Another error is noted to be of that."""
+    is, and what to write `instead`."""
     try:
         yield
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise ValueError(
             f"{what} cannot be traced by JAX: write it with jax.numpy{instead}. {error}"
         ) from error
-    except Exception as error:
-        error.add_note(f"raised by {what}, as JAX traces it")
-        raise

@@ -105,7 +105,11 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
             continue
         instead = ", or make it a jk.Measurement with `on_host = True`, which is not compiled"
         with require_traceable(f"the measurement {one.label!r}", instead):
-            returned = _traced(run, one, shape)
+            try:
+                returned = _traced(run, one, shape)
+            except Exception as error:
+                error.add_note(f"raised by the measurement {one.label!r}, as JAX traces it")
+                raise
         require_axes(one, returned)
         require_own_names(one, returned, run)
         for name in returned:
