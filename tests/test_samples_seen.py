@@ -36,6 +36,12 @@ def test_runs_are_given_no_more_than_they_take_whatever_is_beside_them():
     assert table.seen.sel(samples=6).values.ravel().tolist() == [64] * 3
 
 
+def test_a_bound_beyond_what_a_run_is_padded_to_is_none():
+    """As of certificates: 256 samples at most, of runs that are padded to 64."""
+    (run,) = jk.grid(samples=6, seed=0, measure=Seen(most=256), **AXES)
+    assert sweep([run]).seen.item() == 64
+
+
 @pytest.mark.parametrize(
     ("samples", "bounds", "expected"),
     [

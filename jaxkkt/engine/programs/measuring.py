@@ -226,7 +226,8 @@ def measure_program(
             given = _cut(given, kind.own)
         if kind.seen is not None:
             x = given.data.x
-            given = given._replace(data=datasets.unpad(given.data, kind.seen, x.shape[-1]))
+            seen = min(kind.seen, x.shape[0])
+            given = given._replace(data=datasets.unpad(given.data, seen, x.shape[-1]))
         everything = {**given._asdict(), **beside._asdict(), "protocol": protocol}
         return [measured(m, *(everything[name] for name in m.needs())) for m in some]
 
