@@ -63,9 +63,11 @@ with importing():
     from jaxkkt.runs.run import Curve, Run
     from jaxkkt.single import Result, train, train_through
     from jaxkkt.specs import data, initializations
-    from jaxkkt.specs.base import Count, Number, Spec, from_json
+    from jaxkkt.specs.base import Spec
+    from jaxkkt.specs.fields import Count, Number
     from jaxkkt.specs.networks import ReLU2
     from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
+    from jaxkkt.specs.reading import from_json
     from jaxkkt.specs.training import Training
     from jaxkkt.training import Status
 

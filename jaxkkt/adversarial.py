@@ -15,7 +15,7 @@ from jaxkkt.networks import Params, value_and_pullback
 from jaxkkt.numerics.requirements import require_positive, require_whole
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
-from jaxkkt.specs.base import Count, Number, described
+from jaxkkt.specs.fields import Count, Number, described
 from jaxkkt.specs.training import Training
 from jaxkkt.training import Status
 

@@ -10,7 +10,7 @@ from jaxkkt import representations
 from jaxkkt.losses import LOSSES
 from jaxkkt.numerics.requirements import require_held, require_positive, require_whole
 from jaxkkt.representations import Representation
-from jaxkkt.specs.base import Count, Number, described
+from jaxkkt.specs.fields import Count, Number, described
 from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
 from jaxkkt.specs.training import ALL_PARAMETERS, Training
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, PRNGKeyArray
 import jaxkkt as jk
 from jaxkkt import studies
 from jaxkkt.networks import PRECISION
-from jaxkkt.specs.base import described
+from jaxkkt.specs.fields import described
 
 from .frei_open_claims import TESTS, compared, compared_drawn, many, many_drawn, table
 

@@ -20,7 +20,7 @@ from jaxtyping import Array
 import jaxkkt as jk
 from jaxkkt import kkt, networks, perturbations, studies
 from jaxkkt.networks import Params
-from jaxkkt.specs.base import described
+from jaxkkt.specs.fields import described
 from jaxkkt.theory import KKTPoint, kkt_point, vardi
 
 from .vardi_bounds_claims import claims, drawn, table

@@ -15,7 +15,7 @@ from store_cases import SIZES
 
 import jaxkkt as jk
 from jaxkkt.engine.tables import records
-from jaxkkt.specs.base import described
+from jaxkkt.specs.fields import described
 from jaxkkt.store import Store
 from jaxkkt.studies.command import main
 

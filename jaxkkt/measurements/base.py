@@ -12,7 +12,8 @@ from jaxtyping import Array
 
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
-from jaxkkt.specs.base import Spec, described, jsonable
+from jaxkkt.specs.base import Spec, jsonable
+from jaxkkt.specs.fields import described
 from jaxkkt.specs.identity import digest_of_array, short_name
 
 # What a measurement may ask for, by the names of its parameters.

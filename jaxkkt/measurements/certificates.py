@@ -12,7 +12,7 @@ from jaxkkt.kkt.certificate import as_budget, require_tolerance
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.requirements import require_whole
-from jaxkkt.specs.base import described
+from jaxkkt.specs.fields import described
 
 NOT_CERTIFIED = -1
 

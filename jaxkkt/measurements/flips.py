@@ -15,7 +15,7 @@ from jaxkkt.numerics.arithmetic import lengths
 from jaxkkt.perturbations import FlipStatus
 from jaxkkt.perturbations.rays import first_common
 from jaxkkt.perturbations.universal import require_slack
-from jaxkkt.specs.base import Number, described
+from jaxkkt.specs.fields import Number, described
 
 # Slacks at which `Flips` looks beside its own, those next to the default one after it, and the
 # shares of the samples on the margin that it asks to be flipped.

@@ -14,7 +14,7 @@ from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.numerics.requirements import require_whole
-from jaxkkt.specs.base import Number, described
+from jaxkkt.specs.fields import Number, described
 from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
 from jaxkkt.theory.points import NEAR
 

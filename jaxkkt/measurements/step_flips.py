@@ -12,7 +12,7 @@ from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.arithmetic import lengths, root
 from jaxkkt.numerics.requirements import require_positive
-from jaxkkt.specs.base import Number, described
+from jaxkkt.specs.fields import Number, described
 
 
 class StepFlips(Measurement):

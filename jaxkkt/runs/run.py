@@ -20,8 +20,9 @@ from jaxkkt.process.garbage import uncollected
 from jaxkkt.protocols import Protocol
 from jaxkkt.runs.columns import SEED, columns_of, distinct, part_of
 from jaxkkt.specs import identity
-from jaxkkt.specs.base import MOST, Spec, described
+from jaxkkt.specs.base import Spec
 from jaxkkt.specs.data import Data
+from jaxkkt.specs.fields import MOST, described
 from jaxkkt.specs.initializations import Initialization, Torch
 from jaxkkt.specs.networks import Network, ReLU2
 from jaxkkt.specs.same import Same, by_identity, of_same

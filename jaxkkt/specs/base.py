@@ -1,31 +1,17 @@
 """What a spec is: a small frozen class whose type tells numbers from structure."""
 
-import importlib
 import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
-from inspect import get_annotations
-from math import copysign
-from numbers import Integral, Real
-from operator import is_
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from jaxkkt.specs.fields import FieldType, described, field_types, types_of
 from jaxkkt.specs.identity import (
     PACKAGE,
     Used,
@@ -35,31 +21,7 @@ from jaxkkt.specs.identity import (
     package_of,
 )
 
-# Fields of these types ride along with a lane: other values of them compile nothing anew. Fields
-# of any other type are structure, which makes programs.
-Number = Annotated[float | Float[Array, ""], "a number of a lane"]
-Count = Annotated[int | Int[Array, ""], "a number of a lane"]
-_TRACED = {Number: float, Count: int}
-# The largest `Count`: lanes hold them in 32 bits.
-MOST = 2**31 - 1
-
 S = TypeVar("S", bound="Spec")
-
-
-def described(
-    long_name: str,
-    units: str = "1",
-    *,
-    default: Any,
-    shown: bool = True,
-    identity: bool = True,
-) -> Any:
-    """A field with what results say about it: its `long_name` and `units`.
-
-    Tables leave it out unless `shown`. Without `identity` it changes no number of a run.
-    """
-    about = {"long_name": long_name, "units": units, "shown": shown, "identity": identity}
-    return field(default=default, compare=identity, metadata=about)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described, field))
@@ -78,11 +40,7 @@ class Spec:
     given for one of type `float` is that as a float, and -0.0 is 0.0: equal specs have one name.
     """
 
-    _numeric: ClassVar[dict[str, type]] = {}
-    _truths: ClassVar[tuple[str, ...]] = ()
-    _floats: ClassVar[tuple[str, ...]] = ()
-    _wholes: ClassVar[tuple[str, ...]] = ()
-    _tuples: ClassVar[dict[str, Any]] = {}
+    _types: ClassVar[dict[str, FieldType]] = {}
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -92,57 +50,17 @@ class Spec:
                 "= 1.0`, and check them in __post_init__"
             )
         dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
-        hints = _own_hints(cls)
-        cls._numeric = {**cls._numeric, **_numeric_fields(hints)}
-        cls._truths = (*cls._truths, *(name for name, hint in hints.items() if hint is bool))
-        floats = (name for name, hint in hints.items() if hint in (float, float | None))
-        cls._floats = (*cls._floats, *floats)
-        wholes = (name for name, hint in hints.items() if hint in (int, int | None))
-        cls._wholes = (*cls._wholes, *wholes)
-        kept = {name: hint for name, hint in cls._tuples.items() if name not in hints}
-        cls._tuples = {**kept, **_tuple_fields(hints)}
+        cls._types = field_types(cls)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
         )
 
     def __post_init__(self) -> None:
-        for name, kind in self._numeric.items():
+        for name in self.field_names():
             value = getattr(self, name)
-            if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
-                value = value.item() if value.ndim == 0 else value
-            if value is None or isinstance(value, jax.Array):
-                continue
-            wanted = Real if kind is float else Integral
-            if not isinstance(value, wanted) or isinstance(value, bool | np.bool_):
-                what = "a number" if kind is float else "an integer"
-                raise ValueError(f"{name} must be {what}, got {value!r}")
-            number = kind(value)
-            if kind is int and number > MOST:
-                raise ValueError(f"{name} must be at most {MOST}, got {number}")
-            if kind is int and number < -MOST - 1:
-                raise ValueError(f"{name} must be at least {-MOST - 1}, got {number}")
-            object.__setattr__(self, name, number + kind(0))  # -0.0 has the hash of 0.0
-        for name in self._floats:
-            value = getattr(self, name)
-            if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
-                object.__setattr__(self, name, float(value) + 0.0)
-        for name in self._wholes:  # 3.0 equals 3, and is written and computed with otherwise
-            value = getattr(self, name)
-            if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
-                if not isinstance(value, Integral):
-                    raise ValueError(f"{name} must be an integer, got {value!r}")
-                object.__setattr__(self, name, int(value))
-        for f in fields(self):  # type: ignore[arg-type]
-            if f.name not in self._numeric:
-                value = getattr(self, f.name)
-                plain = _plain(value, self._tuples.get(f.name))
-                if plain is not value:
-                    object.__setattr__(self, f.name, plain)
-        for name in self._truths:
-            value = getattr(self, name)
-            if not isinstance(value, bool | np.bool_):  # any text counts as true, 'no' as well
-                raise ValueError(f"{name} must be True or False, got {value!r}")
-            object.__setattr__(self, name, bool(value))
+            kept = self._types[name].kept(name, value)
+            if kept is not value:
+                object.__setattr__(self, name, kept)
 
     def __eq__(self, other: object) -> bool:
         """Equal are specs of one class whose fields have equal values of the same types: 1 is
@@ -156,7 +74,7 @@ class Spec:
 
     def _compared(self) -> tuple[Any, ...]:
         compared = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
-        return tuple((value, _types_of(value)) for value in compared)
+        return tuple((value, types_of(value)) for value in compared)
 
     @property
     def label(self) -> str:
@@ -180,10 +98,7 @@ class Spec:
     @classmethod
     def depth(cls, name: str) -> int:
         """How deep tuples are in each other in a value of this field; 0 where it is none."""
-        hint, deep = cls._tuples.get(name), 0
-        while get_origin(hint) is tuple:
-            hint, deep = get_args(hint)[0] if get_args(hint) else None, deep + 1
-        return deep
+        return cls._types[name].depth
 
     @classmethod
     def require_fields(cls, names: Any) -> None:
@@ -304,56 +219,6 @@ def kind_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def from_json(value: Any) -> Any:
-    """What `Spec.to_json` wrote.
-
-    It imports what the JSON names, and calls it: read none that you do not trust. Raises
-    ValueError for a class or function that cannot be imported from where it was, for arrays, of
-    which JSON holds the hash alone, and for anything else that `to_json` did not write.
-    """
-    if isinstance(value, list):
-        return tuple(from_json(item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"function"}:
-        return _imported(value["function"])
-    if not isinstance(value.get("kind"), str):
-        raise ValueError(
-            "from_json takes what `to_json` of a run or spec wrote, a dictionary with its 'kind' "
-            f"and fields, got {value!r:.80}"
-        )
-    cls = _class_of(value["kind"])
-    if not (isinstance(cls, type) and issubclass(cls, Spec)):
-        raise ValueError(f"{value['kind']!r} is no kind of spec")
-    known = {k: from_json(v) for k, v in value.items() if k not in ("kind", "computes")}
-    return cls.from_fields(known)
-
-
-def _class_of(kind: str) -> Any:
-    if ":" in kind:
-        return _imported(kind)
-    module, _, name = kind.rpartition(".")
-    for place in (f"{PACKAGE}.specs.{module}", f"{PACKAGE}.{module}"):
-        try:
-            return getattr(importlib.import_module(place), name)
-        except (ImportError, AttributeError):
-            continue
-    raise ValueError(f"no kind of spec is called {kind!r}: written by another version?")
-
-
-def _imported(name: str) -> Any:
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{name} cannot be imported here: put it into a module that can be imported"
-        ) from error
-    return found
-
-
 def unknown_field(name: str, known: Any, where: str = "") -> str:
     """A sentence for a misspelled field, with the nearest that exists."""
     near = get_close_matches(name, known, 1, 0.5)
@@ -379,75 +244,15 @@ def jsonable(value: Any, digests: bool = False, sizes: dict[str, Any] | None = N
     raise ValueError(f"{value!r} cannot be written as JSON: no spec can hold it")
 
 
-def _own_hints(cls: type) -> dict[str, Any]:
-    """The types of the fields that a class adds to those of its parents."""
-    own = get_annotations(cls)
-    if any(isinstance(hint, str) for hint in own.values()):  # from __future__ import annotations
-        hints = get_type_hints(cls, include_extras=True)
-        return {name: hints[name] for name in own}
-    return own
-
-
-def _numeric_fields(hints: dict[str, Any]) -> dict[str, type]:
-    return {
-        name: kind
-        for name, hint in hints.items()
-        for marked, kind in _TRACED.items()
-        if _mentions(hint, marked)
-    }
-
-
-def _mentions(hint: Any, marked: Any) -> bool:
-    if hint == marked:
-        return True
-    return not hasattr(hint, "__metadata__") and any(_mentions(h, marked) for h in get_args(hint))
-
-
-def _tuple_fields(hints: dict[str, Any]) -> dict[str, Any]:
-    """The types of those fields that hold tuples."""
-    found = {}
-    for name, hint in hints.items():
-        some = (one for one in (hint, *get_args(hint)) if get_origin(one) is tuple)
-        if (one := next(some, None)) is not None:
-            found[name] = one
-    return found
-
-
-def _plain(value: Any, hint: Any = None) -> Any:
-    """NumPy's numbers and texts as Python's own, in tuples, too; in one of floats, or of whole
-    numbers, all as these. So equal values have one type."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) is not tuple:
-        return value
-    of: Any = get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else None
-    wanted: Any = {float: Real, int: Integral}.get(of)
-    numbers = wanted is not None and all(
-        isinstance(one, wanted) and not isinstance(one, bool | np.bool_) for one in value
-    )
-    plain = tuple(of(one) + of(0) if numbers else _plain(one, of) for one in value)
-    same = all(map(is_, plain, value))
-    return value if same else plain
-
-
-def _types_of(value: Any) -> Any:
-    """Tells values apart that are equal: by their types, and by the sign of 0."""
-    if isinstance(value, tuple):
-        return (type(value), *map(_types_of, value))
-    if isinstance(value, float):
-        return type(value), copysign(1, value)
-    return type(value)
-
-
 def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
     names, children, static = [], [], []
     for f in fields(spec):  # type: ignore[arg-type]
         value = getattr(spec, f.name)
-        if f.name in spec._numeric or _holds_specs(value):
+        if spec._types[f.name].traced or _holds_specs(value):
             names.append(f.name)
             children.append(value)
         else:
-            static.append((f.name, value, _types_of(value)))
+            static.append((f.name, value, types_of(value)))
     return tuple(names), tuple(children), tuple(static)
 
 

@@ -15,7 +15,8 @@ from jaxkkt.numerics.arithmetic import round_up
 from jaxkkt.numerics.keys import fold, key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
-from jaxkkt.specs.base import Number, Spec, described
+from jaxkkt.specs.base import Spec
+from jaxkkt.specs.fields import Number, described
 from jaxkkt.specs.identity import given, package_of, short_name
 
 

@@ -1,7 +1,8 @@
 """The kind of network that is trained, and its size."""
 
 from jaxkkt.numerics.requirements import require_whole
-from jaxkkt.specs.base import Spec, described
+from jaxkkt.specs.base import Spec
+from jaxkkt.specs.fields import described
 
 
 class Network(Spec):

@@ -16,7 +16,8 @@ from jaxkkt import optimizers
 from jaxkkt.networks import Params
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.optimizers import LARGEST, FlowTransformation, LinearTransformation
-from jaxkkt.specs.base import Number, Spec, described, jsonable, unknown_field
+from jaxkkt.specs.base import Spec, jsonable, unknown_field
+from jaxkkt.specs.fields import Number, described
 from jaxkkt.specs.identity import any_numbers, function_name, package_of
 
 

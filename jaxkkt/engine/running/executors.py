@@ -25,8 +25,9 @@ from jaxkkt.engine.running.streams import run_streams
 from jaxkkt.engine.running.tally import Tally, together
 from jaxkkt.engine.running.workers import end_with_parent
 from jaxkkt.runs.run import Run, own_specs, told_of_own
-from jaxkkt.specs.base import from_json, jsonable
+from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.identity import function_name
+from jaxkkt.specs.reading import from_json
 from jaxkkt.store import differences
 
 # A task is a part of a bucket, of at most this much work (half a minute of 2 cores) and this share

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
 from jaxkkt.numerics.requirements import require_held
-from jaxkkt.specs.base import described
 from jaxkkt.specs.data.base import Data, on_host
+from jaxkkt.specs.fields import described
 from jaxkkt.specs.identity import digest_of_array
 
 

@@ -12,7 +12,8 @@ from jaxkkt import datasets
 from jaxkkt.datasets import Dataset
 from jaxkkt.numerics.keys import fold, key_of
 from jaxkkt.numerics.requirements import LARGEST, require_whole
-from jaxkkt.specs.base import Spec, described
+from jaxkkt.specs.base import Spec
+from jaxkkt.specs.fields import described
 
 HELD_OUT = 256
 

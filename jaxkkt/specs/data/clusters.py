@@ -10,8 +10,8 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxkkt import mixtures
 from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.requirements import require_positive, require_whole
-from jaxkkt.specs.base import Number, described
 from jaxkkt.specs.data.distributions import Distribution
+from jaxkkt.specs.fields import Number, described
 
 
 class Clusters(Distribution):

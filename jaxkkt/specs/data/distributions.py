@@ -16,8 +16,9 @@ from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
-from jaxkkt.specs.base import Number, S, described, without
+from jaxkkt.specs.base import S, without
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked
+from jaxkkt.specs.fields import Number, described
 from jaxkkt.specs.identity import given, package_of, short_name
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxkkt import images
 from jaxkkt.datasets import Dataset
-from jaxkkt.specs.base import described
 from jaxkkt.specs.data.base import Sized, on_host
+from jaxkkt.specs.fields import described
 
 
 class _Images(Sized):
