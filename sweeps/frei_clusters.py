@@ -23,8 +23,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 import jaxkkt as jk
 from jaxkkt import plotting, studies
-from jaxkkt.measurements.clusters import neighbour_flip_sizes, of_share
-from jaxkkt.theory import frei
+from jaxkkt.measurements.clusters import of_share
+from jaxkkt.theory import constructions, frei
 
 from . import frei_claims
 from .frei_claims import along_axis, mean, middle, promised
@@ -72,8 +72,8 @@ class Others(jk.Measurement):
         for name, network in networks.items():
             flips = jk.ClusterFlips().measure(network, test, truth)
             found[f"{name}_flip_half"] = flips["cluster_flip_half"]
-        few = jk.Dataset(*(a[:NEIGHBOUR_POINTS] for a in test))
-        sizes = np.sort(neighbour_flip_sizes(data, few, np.asarray(clusters.u)))
+        few = (a[:NEIGHBOUR_POINTS] for a in test)
+        sizes = np.sort(constructions.neighbour_attacks(*few, *data, clusters.u).along)
         found["neighbour_flip_half"] = of_share(sizes[sizes > 0], 0.5)
         size = frei.size(clusters)
         found["promised"] = float(jnp.where(size.assumed, size.measured, jnp.nan))

@@ -8,7 +8,7 @@ from cases import problem, sweep
 
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
-from jaxkkt.measurements.clusters import error_interval, neighbour_flip_sizes
+from jaxkkt.measurements.clusters import error_interval
 from jaxkkt.training import Status
 
 sample = jax.jit(mixtures.sample, static_argnames="samples")
@@ -280,43 +280,6 @@ class TestIntervals:
         ends = {count: error_interval(int(count), 300) for count in np.unique(errors)}
         covered = [ends[count][0] <= 0.08 <= ends[count][1] for count in errors]
         assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
-
-
-class TestNeighbours:
-    def test_flips_are_those_of_brute_force(self):
-        """Overlapping clusters in few dimensions: points that flip late, never, or at once."""
-        rng = np.random.default_rng(1)
-        x, y = rng.normal(size=(14, 3)), np.where(np.arange(14) < 5, 1.0, -1.0)
-        fresh, labels = 2 * rng.normal(size=(60, 3)), np.where(np.arange(60) < 40, 1.0, -1.0)
-        along = np.array([2.0, -1.0, 0.5])
-        got = neighbour_flip_sizes(jk.Dataset(x, y), jk.Dataset(fresh, labels), along)
-        sizes = np.linspace(0, 40, 20_001)
-        unit = along / np.linalg.norm(along)
-        for point, label, size in zip(fresh, labels, got, strict=True):
-            moved = point - label * sizes[:, None] * unit
-            away = ((moved[:, None] - x) ** 2).sum(axis=2)
-            flipped = y[away.argmin(axis=1)] != label
-            first = sizes[flipped.argmax()] if flipped.any() else np.inf
-            assert size == pytest.approx(first, abs=0.003) or (size > 40 and first == np.inf)
-        assert (got == 0).any()
-        assert np.isinf(got).any()
-        assert ((got > 0.01) & (got < 40)).sum() > 10
-
-    def test_a_class_without_samples_loses_every_point(self):
-        x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.ones(2)
-        fresh = jk.Dataset(np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0]))
-        got = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([1.0, 0.0]))
-        assert got.tolist() == [np.inf, 0]
-
-    def test_two_samples_are_told_apart_half_way(self):
-        x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.array([1.0, -1.0])
-        fresh = jk.Dataset(np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0]))
-        got = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([10.0, 0.0]))
-        np.testing.assert_allclose(got, [1.5, 3.0])
-        aside = neighbour_flip_sizes(jk.Dataset(x, y), fresh, np.array([0.0, 1.0]))
-        assert np.isinf(aside).all()
-        tied = jk.Dataset(x[[0, 0]], np.array([1.0, -1.0]))  # neither is ever nearer
-        assert np.isinf(neighbour_flip_sizes(tied, fresh, np.array([1.0, 0.0]))).all()
 
 
 @pytest.mark.parametrize("nothing", ["no point is right", "no direction"])

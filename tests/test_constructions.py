@@ -214,6 +214,32 @@ def test_one_nearest_neighbour_between_two_samples():
     assert found.along.tolist() == [np.inf, 0.0]
 
 
+def test_one_nearest_neighbour_flips_where_brute_force_does():
+    """Overlapping classes in few dimensions: points that flip late, never, or at once."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(14, 3)), np.where(np.arange(14) < 5, 1.0, -1.0)
+    points, labels = 2 * rng.normal(size=(60, 3)), np.where(np.arange(60) < 40, 1.0, -1.0)
+    direction = np.array([2.0, -1.0, 0.5])
+    found = constructions.neighbour_attacks(points, labels, x, y, direction).along
+    sizes = np.linspace(0, 40, 20_001)
+    for point, label, size in zip(points, labels, np.asarray(found), strict=True):
+        moved = point - label * sizes[:, None] * direction / np.linalg.norm(direction)
+        away = ((moved[:, None] - x) ** 2).sum(axis=2)
+        flipped = y[away.argmin(axis=1)] != label
+        first = sizes[flipped.argmax()] if flipped.any() else np.inf
+        assert size == pytest.approx(first, abs=0.003) or (size > 40 and first == np.inf)
+    assert (found == 0).any()
+    assert np.isinf(found).any()
+    assert ((found > 0.01) & (found < 40)).sum() > 10
+
+
+def test_a_class_without_samples_loses_every_point():
+    x, y = np.array([[3.0, 0.0], [-1.0, 0.0]]), np.ones(2)
+    points, labels = np.array([[2.5, 7.0], [-2.0, 1.0]]), np.array([1.0, -1.0])
+    found = constructions.neighbour_attacks(points, labels, x, y, [1.0, 0.0])
+    assert found.along.tolist() == [np.inf, 0]
+
+
 @pytest.mark.parametrize(
     ("w", "b", "v", "expected"),
     [

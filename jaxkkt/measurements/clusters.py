@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxkkt import mixtures, networks, perturbations
 from jaxkkt.datasets import Dataset
@@ -72,45 +72,6 @@ def error_interval(errors: int, points: int) -> tuple[float, float]:
 
     interval = binomtest(errors, points).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
-
-
-def neighbour_flip_sizes(
-    data: Dataset, points: Dataset, along: Float[Array | np.ndarray, " d"]
-) -> Float[np.ndarray, " t"]:
-    """The smallest c >= 0 at which 1-nearest-neighbour gives x - y c e the other label.
-
-    e = along/|along|; 0 where x itself is misclassified, inf where no c is large enough. Exact: up
-    to a term that all samples share, |x - y c e - x_i|^2 = |x - x_i|^2 + 2 c y e.x_i, a line in c.
-    One class wins from a sample's line on where it is below all lines of the other.
-    """
-    x, y, fresh, labels = (np.asarray(a, np.float64) for a in (*data, *points))
-    slopes = 2 * (x @ along) / np.linalg.norm(along)
-    heights = np.sum(x**2, axis=1) - 2 * fresh @ x.T
-    found = np.empty(len(fresh))
-    for i, (height, label) in enumerate(zip(heights, labels, strict=True)):
-        own, other = (_lowest(height[same], label * slopes[same]) for same in _classes(y, label))
-        rise = other[0][:, None] - own[0][None]
-        fall = own[1][None] - other[1][:, None]
-        # rise < c fall for every own sample: c is between the largest start and the smallest end.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            at = rise / fall
-        start = np.max(np.where(fall > 0, at, 0), axis=1, initial=0)
-        never = np.where((fall == 0) & (rise >= 0), 0, np.inf)
-        end = np.min(np.where(fall < 0, at, never), axis=1, initial=np.inf)
-        found[i] = np.min(np.where(start < end, start, np.inf), initial=np.inf)
-    return found
-
-
-def _classes(y: np.ndarray, label: float) -> tuple[np.ndarray, np.ndarray]:
-    return y == label, y == -label
-
-
-def _lowest(heights: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lines without those that another is below at every c >= 0: a handful of hundreds."""
-    order = np.lexsort((slopes, heights))
-    heights, slopes = heights[order], slopes[order]
-    before = np.concatenate([[np.inf], np.minimum.accumulate(slopes)[:-1]])
-    return heights[slopes < before], slopes[slopes < before]
 
 
 def _along(
