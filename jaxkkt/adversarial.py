@@ -237,8 +237,8 @@ def _train(
     state = jax.lax.while_loop(
         lambda state: state.status == Status.RUNNING,
         lambda state: training.advance(protocol, state, data, None),
-        init(start, key),
-    )
+        training.load(protocol, start, data, key, "plain")[0],
+    ).own
     return AdversariallyTrained(state.params, state.steps, state.accuracy, state.best, state.status)
 
 

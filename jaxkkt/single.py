@@ -15,7 +15,7 @@ from jaxkkt.numerics.derivatives import without_derivative
 from jaxkkt.numerics.keys import key_of, unrolled
 from jaxkkt.protocols import Protocol, flow_protocol
 from jaxkkt.specs.training import Training
-from jaxkkt.training import Evaluation, State, Status
+from jaxkkt.training import Evaluation, Pause, State, Status
 
 
 class Result(NamedTuple):
@@ -61,16 +61,13 @@ def train_through(
     the protocol's own target plays no part, and `max_steps` counts from the start of the run. A
     run that ends before a level shows how it ended from there on. One compilation serves all levels
     of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
-    Raises ValueError as `train` does, for levels that are not finite and falling, of which the
-    shape alone is looked at where they are traced, and for a protocol with its own `training`.
+    Another `jk.Training` than a Protocol is seen at the first state whose `log_loss` is at a level
+    or below, as CONVERGED, and ends by its own rule. Raises ValueError as `train` does, and for
+    levels that are not finite and falling, of which the shape alone is looked at where they are
+    traced.
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)
-    if not isinstance(protocol, Protocol):
-        raise ValueError(
-            f"{type(protocol).__name__} trains in a way of its own, which does not pause at "
-            "levels: train to each of them by jk.train"
-        )
     dtype = params.v.dtype
     known = not isinstance(levels, jax.core.Tracer)
     with np.errstate(over="ignore"):  # told below
@@ -84,7 +81,8 @@ def train_through(
             f"{np.asarray(levels).tolist() if known else levels}"
         )
     key = key_of(0) if key is None else key
-    return _train_through(params, data, jnp.asarray(targets), protocol, key)
+    through = _train_through if isinstance(protocol, Protocol) else _train_own_through
+    return through(params, data, jnp.asarray(targets), protocol, key)
 
 
 def _checked(
@@ -157,3 +155,24 @@ def _train_through(
 
     start = training.init(position, encoded, protocol, key)
     return jax.lax.scan(onward, (start, training.evaluate(start, encoded, protocol)), levels)[1]
+
+
+@jax.jit
+@without_derivative(_HAS_NONE)
+def _train_own_through(
+    params: Params, data: Dataset, levels: Array, protocol: Training, key: PRNGKeyArray
+) -> Result:
+    def onward(state: Any, level: Array) -> tuple[Any, Result]:
+        pause = Pause(level, jnp.array(jnp.iinfo(jnp.int32).max))
+        state = jax.lax.while_loop(
+            lambda state: state.status == Status.RUNNING,
+            lambda state: training.advance(protocol, state, data, pause),
+            state._replace(status=jnp.full_like(state.status, int(Status.RUNNING))),
+        )
+        trained, told = training.unload(protocol, state, data, params, data, "plain")
+        met = state.status == Status.PAUSED
+        status = jnp.where(met, int(Status.CONVERGED), state.status)
+        return state, Result(trained, told["log_loss"], told["steps"], status)
+
+    start, _ = training.load(protocol, params, data, key, "plain")
+    return jax.lax.scan(onward, start, levels)[1]

@@ -72,8 +72,9 @@ class Others(jk.Measurement):
         for name, network in networks.items():
             flips = jk.ClusterFlips().measure(network, test, truth)
             found[f"{name}_flip_half"] = flips["cluster_flip_half"]
-        few = (a[:NEIGHBOUR_POINTS] for a in test)
-        sizes = np.sort(constructions.neighbour_attacks(*few, *data, clusters.u).along)
+        few, labels = (a[:NEIGHBOUR_POINTS] for a in test)
+        flipped = constructions.neighbour_attacks(few, labels, data.x, data.y, clusters.u)
+        sizes = np.sort(flipped.along)
         found["neighbour_flip_half"] = of_share(sizes[sizes > 0], 0.5)
         size = frei.size(clusters)
         found["promised"] = float(jnp.where(size.assumed, size.measured, jnp.nan))

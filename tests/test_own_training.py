@@ -262,10 +262,87 @@ def test_a_sweep_says_what_is_wrong_with_it():
         cases.sweep(grid(protocol=Growing, seed=0))
 
 
-@pytest.mark.parametrize("kind", [NoisyLabels, AdversarialProtocol])
-def test_a_curve_is_refused(kind):
-    with pytest.raises(ValueError, match=f"{kind.__name__} does not pause, which a curve needs"):
-        grid(protocol=kind, curve=jk.Curve(steps=[1, 2]))
+@pytest.fixture(scope="module")
+def curved():
+    """Runs seen after 0, 3, 7, 30 and 40 steps, of which they take 7 and 30."""
+    steps = [0, 3, 7, 30, 40]
+    return cases.sweep(grid(protocol=NoisyLabels, max_steps=[7, 30], curve=jk.Curve(steps=steps)))
+
+
+def test_a_curve_sees_it_on_its_way(curved):
+    """Each moment is the end of a run of so many steps, its last one too, and none comes later."""
+    for last in (7, 30):
+        row = curved.sel(seed=1, max_steps=last).squeeze()
+        assert row.curve_steps.values.tolist()[:3] == [0, 3, 7]
+        assert np.isnan(row.curve_steps.values).tolist() == [False] * 3 + [last == 7, True]
+        (run,) = grid(protocol=NoisyLabels, max_steps=last, seed=1)
+        start, data = jk.draw(run)
+        for step in (3, 7, 30)[: 2 if last == 7 else 3]:
+            by = jk.train(start, *data, NoisyLabels(max_steps=step), run.shuffle_key())
+            there = row.sel(step=step)
+            np.testing.assert_allclose(there.curve_log_loss, by.log_loss, rtol=1e-5)
+            np.testing.assert_allclose(there.curve_largest_bias, by.params.b.max(), rtol=1e-4)
+            margin = jk.networks.margins(by.params, *data).min()
+            np.testing.assert_allclose(there.curve_min_margin, margin, rtol=1e-3, atol=1e-5)
+        assert np.isinf(row.curve_log_loss.sel(step=0))
+    assert curved.curve_largest_bias.attrs["long_name"] == "largest bias"
+
+
+def test_a_curve_changes_nothing_of_its_run(curved):
+    without = cases.sweep(grid(protocol=NoisyLabels, max_steps=[7, 30]))
+    for name in ("status", "steps", "log_loss", "largest_bias"):
+        np.testing.assert_array_equal(curved[name], without[name])
+
+
+@pytest.mark.slow
+def test_a_curve_sees_adversarial_training_and_what_nothing_reaches():
+    axes = {"protocol": AdversarialProtocol, "batch_size": 4, "width": 6, "seed": 0}
+    curve = jk.Curve([-1e4], measure=jk.Flips)
+    table = cases.sweep(grid(**axes, epochs=3, measure=jk.Flips, curve=curve))
+    assert np.isnan(table.curve_robust_training_accuracy).all()
+    curve = jk.Curve(steps=[1, 3])
+    table = cases.sweep(grid(**axes, epochs=3, curve=curve)).squeeze()
+    assert table.curve_steps.values.tolist() == [1, 3]
+    assert table.curve_robust_training_accuracy[-1] == table.robust_training_accuracy
+
+
+def test_levels_are_where_its_log_loss_first_is(curved):
+    params, data = problem(8, 6, 10)
+    every = [jk.train(params, *data, NoisyLabels(max_steps=n), KEY) for n in range(1, 31)]
+    losses = np.array([float(one.log_loss) for one in every])
+    levels = [losses[2] + 1e-3, losses.min() + 1e-3, losses.min() - 9]
+    found = jk.train_through(params, *data, levels, NoisyLabels(), KEY)
+    first = [int(np.argmax(losses <= level)) + 1 for level in levels[:2]]
+    assert found.steps.tolist() == [*first, 30]
+    assert found.status.tolist() == [jk.Status.CONVERGED] * 3  # as it ends after 30 steps
+    capped = jk.train_through(params, *data, levels, Capped(), KEY)
+    assert capped.status.tolist() == [jk.Status.CONVERGED] * 2 + [jk.Status.STEP_CAP]
+    for i, steps in enumerate(first):
+        assert_close(cases.lane(found, i).params, every[steps - 1].params, rtol=1e-4, atol=1e-6)
+
+
+class Capped(NoisyLabels):
+    """Ends with another status."""
+
+    def step(self, state, data):
+        after = super().step(state, data)
+        ended = after.status == jk.Status.CONVERGED
+        return after._replace(status=jnp.where(ended, jk.Status.STEP_CAP, after.status))
+
+
+@pytest.mark.parametrize("name", ["largest_bias", "log_loss"])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_a_curves_measurements_take_no_name_that_a_moment_has(name, on_host):
+    """One of the host was taken in place of the engine's own."""
+
+    class Named(jk.Measurement):
+        def measure(self, params):
+            return {name: params.b.max() * 0 + 7}
+
+    Named.on_host = on_host
+    runs = grid(protocol=NoisyLabels, max_steps=3, seed=0, curve=jk.Curve(steps=[1], measure=Named))
+    with pytest.raises(Exception, match=f"{name}.*call (one of them|it) something else"):
+        cases.sweep(runs)
 
 
 def test_what_may_draw_needs_a_key():
@@ -277,8 +354,6 @@ def test_what_may_draw_needs_a_key():
 @pytest.mark.usefixtures("unchecked")
 def test_what_trains_otherwise_is_refused():
     params, data = problem(8, 6, 10)
-    with pytest.raises(ValueError, match="NoisyLabels trains in a way of its own, which does not"):
-        jk.train_through(params, *data, [-1.0], NoisyLabels(), KEY)
     with pytest.raises(ValueError, match=r"takes a jk\.Protocol, or another jk\.Training, got str"):
         jk.train(params, *data, "flow", KEY)
 
@@ -298,7 +373,7 @@ def test_ended_runs_stay_as_they_are():
     state, _ = training.load(protocol, params, data, KEY, "plain")
     ended = state._replace(status=jnp.int32(jk.Status.CONVERGED))
     after = training.advance(protocol, ended, data, None)
-    assert_close(after.params, params, rtol=0, atol=0)
+    assert_close(after.own.params, params, rtol=0, atol=0)
     assert after.steps == 0
 
 

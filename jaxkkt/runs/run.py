@@ -101,10 +101,6 @@ class Run(Spec):
             raise ValueError(
                 f"curve must be one jk.Curve, such as jk.Curve([-1, -10]), got {self.curve!r}"
             )
-        if self.curve is not None and not isinstance(self.protocol, Protocol):
-            raise ValueError(
-                f"{type(self.protocol).__name__} does not pause, which a curve needs: leave it out"
-            )
         require_whole("guessed_steps of the protocol", self.protocol.guessed_steps, 1)
         self.protocol.require_batches(self.data.samples)
         object.__setattr__(self, "seed", _seed(self.seed))

@@ -2,7 +2,7 @@
 another kind brings."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,21 +30,54 @@ def load(
 ) -> tuple[Any, Any]:
     """The state of a run before its first step, and the data as its steps read them."""
     if not isinstance(protocol, Protocol):
-        return _begun(protocol, protocol.begin(params, data, key), params), data
+        own = _begun(protocol, protocol.begin(params, data, key), params)
+        return Held(own, jnp.array(int(Status.RUNNING), jnp.int32)), data
     position, encoded = representations.encode(params, data, representation)
     return init(position, encoded, protocol, key), encoded
 
 
+class Held(NamedTuple):
+    """A run of an own kind of training between two steps: its state, and how the run stands, by
+    what the state says or PAUSED."""
+
+    own: Any
+    status: Array
+
+    @property
+    def steps(self) -> Array:
+        return self.own.steps
+
+    @property
+    def log_loss(self) -> Array:
+        return self.own.log_loss
+
+
 def advance(protocol: Training, state: Any, data: Any, pause: Pause | None) -> Any:
-    """The state after one step; as it was where its status is not RUNNING."""
+    """The state after one step; as it was where its status is not RUNNING.
+
+    With a `pause` a run of an own kind of training pauses at the first state whose `log_loss` or
+    `steps` have come so far, be it its last.
+    """
     if isinstance(protocol, Protocol):
         return step(state, data, protocol, pause)
-    if pause is not None:
-        name = type(protocol).__name__
-        raise ValueError(f"{name} does not pause: leave the curve out of its runs")
-    running = state.status == int(Status.RUNNING)
-    after = _after(protocol, state, protocol.step(state, data))
-    return jax.tree.map(partial(jnp.where, running), after, state)
+
+    def going(on: Array, after: Any, before: Any) -> Any:
+        return jax.tree.map(partial(jnp.where, on), after, before)
+
+    own, here = state.own, _standing(state.own, pause)
+    after = _after(protocol, own, protocol.step(own, data))
+    own = going(here == int(Status.RUNNING), after, own)
+    held = Held(own, _standing(own, pause))
+    return going(state.status == int(Status.RUNNING), held, state)
+
+
+def _standing(own: Any, pause: Pause | None) -> Array:
+    """How the run of a state stands: by its own status, or PAUSED here."""
+    if pause is None:
+        return own.status
+    here = (own.log_loss <= pause.log_loss) | (own.steps >= pause.steps)
+    here &= own.status != int(Status.DIVERGED)
+    return jnp.where(here, int(Status.PAUSED), own.status).astype(jnp.int32)
 
 
 def unload(
@@ -61,7 +94,7 @@ def unload(
         state = finish(state, encoded, protocol)
         trained = representations.decode(state.position, params, data, representation)
     else:
-        trained, more = state.params, outcomes(protocol, state)
+        trained, more = state.own.params, outcomes(protocol, state.own)
     ended = {"log_loss": state.log_loss, "steps": state.steps, "status": state.status}
     return trained, {**more, **ended}
 

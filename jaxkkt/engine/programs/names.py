@@ -27,7 +27,8 @@ from jaxkkt.specs.same import Same, of_same
 # Names that the engine gives to how a run ended, and to the moments of a curve.
 ENDING = ("log_loss", "steps", "status", "error")
 CURVE = "curve_"
-
+# What is noted of each moment of a curve, beside what is measured there.
+NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
 
 # What a table calls where rows were computed, its dimension of runs that are no grid, and when.
 TABLE = ("environment", "run", "date")
@@ -70,15 +71,21 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
             # The first bucket that has them counts: its programs need first what is traced here.
             kinds[kind] = run, b.measured_at
             at_sizes.setdefault(kind, {})[run.samples, run.d, run.width] = run
-    trained = {structure_of(run.protocol): run for b in buckets for run in b.one_of_each}
-    outcomes = {
-        name: shape for run in trained.values() for name, shape in _outcomes_of(run).items()
+    trained = {
+        (structure_of(run.protocol), run.curve is None): run
+        for b in buckets
+        for run in b.one_of_each
     }
-    found.add(outcomes, (), "")
+    outcomes: dict[str, dict[str, Shape]] = {"": {}, CURVE: {}}  # by what comes before their names
+    for run in trained.values():
+        for prefix in ("",) if run.curve is None else outcomes:
+            outcomes[prefix] |= outcomes_of(run)
+    for prefix, told in outcomes.items():
+        found.add(told, (), prefix)
     for kind, (run, shape) in kinds.items():
         for prefix, some in _measured(run):
             returned = names_of(run, some, shape)
-            if not prefix and (twice := outcomes.keys() & returned.keys()):
+            if twice := outcomes[prefix].keys() & returned.keys():
                 raise ValueError(
                     f"a measurement and `outcomes` of {type(run.protocol).__name__} both return "
                     f"{min(twice)!r}: call one of them something else"
@@ -125,7 +132,7 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
     return found
 
 
-def _outcomes_of(run: Run) -> dict[str, Shape]:
+def outcomes_of(run: Run) -> dict[str, Shape]:
     """What an own kind of training tells of its ends, as shapes by name; ValueError where a table
     has something else by one of these names."""
     kind = run.protocol
@@ -134,13 +141,14 @@ def _outcomes_of(run: Run) -> dict[str, Shape]:
 
     def told(params: Any, data: Any) -> dict[str, Any]:
         state, _ = training.load(kind, params, data, run.shuffle_key(), "plain")
-        return training.outcomes(kind, state)
+        return training.outcomes(kind, state.own)
 
     with require_traceable(f"training by {type(kind).__name__}"):
         found = jax.eval_shape(
             told, network_like(run.width, run.d), points_like(run.samples, run.d)
         )
-    taken = _taken(run.apart_from_seed) | dict.fromkeys(ENDING, _ENGINE_S)
+    engines = ENDING if run.curve is None else (*ENDING, *NOTED)
+    taken = _taken(run.apart_from_seed) | dict.fromkeys(engines, _ENGINE_S)
     for name in found:
         if name in taken or name.startswith(CURVE):
             raise ValueError(

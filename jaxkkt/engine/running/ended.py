@@ -14,16 +14,13 @@ from jaxkkt.engine.machine.devices import out_of_memory
 from jaxkkt.engine.planning.buckets import structure_of
 from jaxkkt.engine.planning.trajectories import Trajectory
 from jaxkkt.engine.programs.measuring import Columns, Measured
-from jaxkkt.engine.programs.names import CURVE, refuse_twice, shapes_of
+from jaxkkt.engine.programs.names import CURVE, NOTED, outcomes_of, refuse_twice, shapes_of
 from jaxkkt.engine.programs.trained import Alone, Trained
 from jaxkkt.engine.running.rows import Row, all_raised, raised
 from jaxkkt.networks import Params
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays
 from jaxkkt.specs.same import Keyed, by_value
-
-# What is noted of each moment of a curve, beside what is measured there.
-NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
 
 
 @dataclass(slots=True)
@@ -49,17 +46,24 @@ class Occupant:
             return None
         return replace(self, trajectory=self.trajectory[1:], steps_before=steps)
 
-    def note(self, trained: Alone, ending: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """What was measured at a moment of its curve."""
+    def note(
+        self,
+        trained: Alone,
+        ending: Mapping[str, Any],
+        found: Mapping[str, Any],
+        owners: Mapping[str, int],
+    ) -> None:
+        """What the run told and what was measured at a moment of its curve; ValueError where a
+        measurement, of those by name, returned what is there already."""
         params, (x, y) = trained.params, trained.data
         margins = y * _outputs(params, x)
-        noted = (
-            ending["log_loss"],
-            ending["steps"],
-            margins.min(),
-            sum(float((p.astype(float) ** 2).sum()) for p in params),
-        )
-        self.moments += (dict(zip(NOTED, noted, strict=True)) | dict(found),)
+        norm = sum(float((p.astype(float) ** 2).sum()) for p in params)
+        told = {name: value for name, value in ending.items() if name != "status"}
+        assert self.run.curve is not None
+        for name, j in owners.items():
+            refuse_twice(self.run.curve.measure[j], {name} & told.keys())
+        noted = {"min_margin": margins.min(), "squared_norm": norm}
+        self.moments += (told | noted | dict(found),)  # `jk.Flips` returns the margin, too
         self.networks += (params,)
 
     @property
@@ -172,7 +176,8 @@ def _unreached(kind: Keyed) -> dict[str, Any]:
     measurements return there, traced at a shape at which they are compiled: what the host
     would return is not known."""
     run, shape = kind.thing
-    shapes = dict.fromkeys(NOTED, ()) | shapes_of(run, run.curve.measure, shape)
+    shapes = dict.fromkeys(NOTED, ()) | outcomes_of(run)
+    shapes |= shapes_of(run, run.curve.measure, shape)
     moments = len(run.curve.moments)
     return {CURVE + name: np.full((moments, *own), np.nan).tolist() for name, own in shapes.items()}
 

@@ -226,12 +226,15 @@ class Slots:
         values, of_each = packing.rows_of(ending, len(slots)), found.of_each()
         for r, (i, one) in enumerate(zip(slots, paused.ones, strict=True)):
             mine = of_each[r]
+            if not isinstance(mine, Exception):
+                try:
+                    one.note(paused.trained.at(r, one.run), values[r], *mine)
+                except ValueError as error:
+                    mine = error
             if isinstance(mine, Exception):
                 self._slots[i] = None
                 steps = [paused.steps[r], *[0] * (len(one.trajectory) - 1)]
                 self.raised += zip(all_raised(one.trajectory, mine), steps, strict=True)
-            else:
-                one.note(paused.trained.at(r, one.run), values[r], mine[0])
 
     def _resume(self, slots: Sequence[int]) -> None:
         """The runs in these slots go on from where they stand."""
