@@ -2,8 +2,8 @@
 
 Trains every run of a mixed grid (all alphas, several widths, both losses, d to 100) by gradient
 flow in log-loss time, by the flow three times as fine, and by the paper's schedule. Controls are
-the flow in steps so fine, late ones too, that it takes a sixth of the schedule's gradients, and the
-schedule again: in rotated coordinates, which changes nothing but the rounding, and at half its
+the flow in steps so fine, late ones too, that it takes an eleventh of the schedule's gradients, and
+the schedule again: in rotated coordinates, which changes nothing but the rounding, and at half its
 rate, which is the same flow followed twice as finely. They say how far the schedule reproduces
 itself, and so how close another protocol can be asked to come. The flip size jumps where a sample
 enters or leaves the margin; the normalized margin does not. Without the controls 25 minutes on 2

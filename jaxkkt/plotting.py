@@ -27,14 +27,14 @@ LETTER = 0.55
 def mean_band(
     ax: Axes, results: xr.Dataset, variable: str, along: str = "d", label: str | None = None
 ) -> Axes:
-    """Mean over the seeds as a line and one standard deviation to each side as a band.
+    """Mean over the seeds as a line and one standard deviation to each side as a band; as points
+    with bars where `along` holds strings.
 
     Where `results` has dimensions of several values beside `along` and seed, select one of each
     first. Runs that failed are left out of both (see `engine.summarize`), and where all of them did
-    the line has a gap. Where `along` holds strings they are the ticks of the axis, in the order of
-    `results`. An axis without a label gets the table's description of what it shows. Raises
-    ValueError for a variable that `results` do not have, and where `along` is the seeds, which are
-    what is averaged.
+    the line has a gap. Strings are the ticks of the axis, in the order of `results`. An axis
+    without a label gets the table's description of what it shows. Raises ValueError for a variable
+    that `results` do not have, and where `along` is the seeds, which are what is averaged.
     """
     if along == "seed":
         raise ValueError(
@@ -62,8 +62,11 @@ def mean_band(
         ax.xaxis.update_units(places)
         x = places[shown]
     mean, std = summary.mean.values[shown], summary.std.values[shown]
-    (means,) = ax.plot(x, mean, marker="o", label=label)
-    ax.fill_between(x, mean - std, mean + std, color=means.get_color(), alpha=0.2, linewidth=0)
+    if np.issubdtype(places.dtype, np.number):
+        (means,) = ax.plot(x, mean, marker="o", label=label)
+        ax.fill_between(x, mean - std, mean + std, color=means.get_color(), alpha=0.2, linewidth=0)
+    else:
+        ax.errorbar(x, mean, std, fmt="o", label=label)
     extent = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
     ax.set_xlabel(ax.get_xlabel() or _described(results[along], ax.xaxis.label, extent.width))
     ax.set_ylabel(ax.get_ylabel() or _described(results[variable], ax.yaxis.label, extent.height))
@@ -122,7 +125,7 @@ def accuracy_map(ax: Axes, accuracy: xr.DataArray, along: str, across: str) -> A
     )
     logarithmic(ax, accuracy[along].values)
     ax.set_xlabel({"d": "input dimension $d$", "width": "width $k$"}.get(along, along))
-    ax.figure.colorbar(mesh, ax=ax)
+    ax.figure.colorbar(mesh, ax=ax, label=accuracy.attrs.get("long_name", ""))
     return ax
 
 

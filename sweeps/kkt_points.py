@@ -40,6 +40,8 @@ POLISHED = {"polished at 1e-30": START, "polished at the end": END}
 # Polished networks are certified at this kink tolerance, and meant to reach this residual and
 # slackness.
 TARGET = 1e-6
+# Of ten, where the figure's axis of -log L has ticks.
+POWERS = (1, 2, 3, 5, 10, 20, 50)
 # Gradients that lead to the last level: python -m benchmarks.kkt --deep.
 EXPECTED_STEPS = 17_000
 PRESETS = {
@@ -244,10 +246,11 @@ def figure(drawn: Figure, results: xr.Dataset) -> None:
             if variable in ("normalized_margin", "flip_size_exact"):
                 end = part.sel(way="polished at the end").dropna("log_s")
                 ax.plot(end.log_s / np.log(10), end, color=f"C{i}", marker="*", markersize=9)
-        if variable != "normalized_margin":
+        if variable not in ("normalized_margin", "flip_size_exact"):
             ax.set_yscale("log")
         ax.set_xscale("log")
-        ax.set_xlabel(r"$\log_{10}(-\log L)$")
+        ax.set_xlabel(r"$-\log L$")
+        ax.set_xticks(POWERS, [f"$10^{{{power}}}$" for power in POWERS])
         ax.set_title(label)
     last.axis("off")
     title = f"m = {samples}\no trained, x followed, * polished at the end"

@@ -1,4 +1,4 @@
-"""How often the lemmas' events happen in random draws, beside the odds that the papers promise."""
+"""How often the lemmas' events happen in random draws, beside what the papers promise."""
 
 from collections.abc import Callable
 from functools import partial
@@ -220,7 +220,7 @@ def measured(results: xr.Dataset) -> xr.Dataset:
 
 
 def claims(results: xr.Dataset) -> list[studies.Claim]:
-    """A promise holds where the odds that it allows to fail reach into the interval."""
+    """A promise holds where the probability of failing that it allows reaches into the interval."""
     found = []
     results = measured(results)
     for name, event in EVENTS.items():
@@ -267,7 +267,7 @@ def table(results: xr.Dataset) -> str:
 
 
 def drawn(figure: Figure, results: xr.Dataset) -> None:
-    """Odds of failing with intervals against d, and what the papers allow."""
+    """Probability of failing with intervals against d, and what the papers allow."""
     figure.set_size_inches(10, 6)
     d = results.d.values
     axes = figure.subplots(2, len(EVENTS) // 2, sharey=True, sharex=True)
@@ -286,7 +286,7 @@ def drawn(figure: Figure, results: xr.Dataset) -> None:
     for ax in axes[-1]:
         ax.set_xlabel("input dimension $d$")
     for ax in axes[:, 0]:
-        ax.set_ylabel("odds of failing")
+        ax.set_ylabel("probability of failing")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4)
 
@@ -298,7 +298,7 @@ def part(d: tuple[int, ...], draws: int) -> studies.Part:
     """Runs that give d alone: two samples, one neuron, and a loss at which training is over."""
     if d and min(d) < SAMPLES:
         raise ValueError(
-            f"--odds-d must be at least {SAMPLES}, for so many vectors are drawn, got {min(d)}"
+            f"--drawn-d must be at least {SAMPLES}, for so many vectors are drawn, got {min(d)}"
         )
     runs = jk.grid(d=d, samples=2, width=1, seed=0, target_log_loss=20.0, measure=Odds(draws=draws))
 
@@ -310,5 +310,5 @@ def part(d: tuple[int, ...], draws: int) -> studies.Part:
         "probabilities",
         claims=lambda results: claims(flat(results)),
         panels=[studies.Panel("probabilities", lambda f, results: drawn(f, flat(results)))],
-        texts=[studies.Text("odds", lambda results: table(flat(results)))],
+        texts=[studies.Text("probabilities", lambda results: table(flat(results)))],
     )

@@ -49,11 +49,11 @@ def by_rule(results: xr.Dataset) -> xr.Dataset:
 
 def drawn(figure: Figure, results: xr.Dataset) -> None:
     figure.set_size_inches(10, 6)
+    shown = by_rule(results).sel(d=results.d.max())
+    figure.suptitle(f"d = {shown.d.item()}; a gap where no run of a rule reaches 1e-30, or flips")
     for ax, variable in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
-        shown = by_rule(results).sel(d=results.d.max())
         plotting.families(ax, shown, variable, "alpha", along="rule", symbol=r"$\alpha$")
         ax.tick_params("x", rotation=40)
-        ax.set_ylabel(f"{variable}, d = {shown.d.item()}".replace("_", " "))
 
 
 def claims(results: xr.Dataset) -> list[studies.Claim]:

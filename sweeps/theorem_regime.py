@@ -1,9 +1,9 @@
 """The theorems of Vardi et al. (2022) and Frei et al. (2023) where their assumptions hold.
 
-Theorem 4.1 of the first paper allows about sqrt(d)/14 samples, Assumption 2.2 of the second asks
-for d beyond a million at sigma = 1: held in full, such points take gigabytes. Points of R^d are
-drawn in coordinates of their span here (jk.spans), so that d costs nothing. Networks are trained,
-polished to KKT points, and every lemma of both papers is held against them (jk.Ledger).
+Theorem 4.1 of the first paper allows sqrt(d)/12 to sqrt(d)/15 samples, Assumption 2.2 of the
+second asks for d beyond a million at sigma = 1: held in full, such points take gigabytes. Points of
+R^d are drawn in coordinates of their span here (jk.spans), so that d costs nothing. Networks are
+trained, polished to KKT points, and every lemma of both papers is held against them (jk.Ledger).
 Two parts: "vardi", with as many samples as the theorem allows, and "frei", in two of the paper's
 settings: orthogonal means with sigma = 1/sqrt(d), and with sigma = 1.
 """

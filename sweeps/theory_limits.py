@@ -1,11 +1,11 @@
-"""Where the theorems begin to speak: guaranteed and found perturbations, promised and drawn odds.
+"""Where the theorems begin to speak: what is guaranteed and found, promised and drawn.
 
 Three parts, all on the host and without a long training. "constructions": for the networks that the
 papers construct, for 1-nearest-neighbour, and for a trained network beside them, the size below
 which no perturbation flips a point and the smallest that a search finds, against d.
-"probabilities": how often the lemmas' events happen in random draws, with 95% intervals, beside the
-odds that they promise. "smallest-d": the least dimension at which each assumption can hold at all.
-The rows of the last two are networks of two samples and one neuron that are not trained.
+"probabilities": how often the lemmas' events happen in random draws, with 95% intervals, beside
+what they promise. "smallest-d": the least dimension at which each assumption can hold at all. The
+rows of the last two are networks of two samples and one neuron that are not trained.
 """
 
 import sys
@@ -142,7 +142,7 @@ class Options(studies.Options):
     """neurons of the trained network"""
     seeds: int = 2
     """number of seeds, from 0 on"""
-    odds_d: tuple[int, ...] = (10, 30, 100, 300, 1000)
+    drawn_d: tuple[int, ...] = (10, 30, 100, 300, 1000)
     """input dimensions of the probabilities, at least 10"""
     draws: int = 500
     """random draws of P1 to P6; of all other events 20 times as many"""
@@ -154,7 +154,7 @@ PRESETS = {
         "d to 800, 5 seeds; 10,000 draws",
         d=(24, 50, 100, 200, 400, 800),
         seeds=5,
-        odds_d=(10, 30, 100, 300, 1000, 3000),
+        drawn_d=(10, 30, 100, 300, 1000, 3000),
         draws=10_000,
     ),
 }
@@ -163,7 +163,7 @@ PRESETS = {
 def parts(options: Options) -> list[studies.Part]:
     made = {
         "constructions": constructed,
-        "probabilities": lambda asked: limits_probabilities.part(asked.odds_d, asked.draws),
+        "probabilities": lambda asked: limits_probabilities.part(asked.drawn_d, asked.draws),
         "smallest-d": lambda _: limits_smallest.part(),
     }
     return [part(options) for name, part in made.items() if options.part in ("all", name)]

@@ -113,7 +113,7 @@ def notes(results: xr.Dataset) -> str:
     found = [
         f"{unflipped(results, 'flip_size_exact')} converged without a flip in the bracket, "
         f"{failed} failed. Means are over runs that converged and flipped.",
-        f"But where widths are compared, networks are {width_against_d(results)} neurons wide.",
+        f"All networks have {width_against_d(results)} neurons, except where widths are compared.",
         "All claims on c rest on `flip_size_exact`: the size at which every sample with q <= slack "
         f"min q, slack = {slack}, has flipped. It jumps where one sample crosses the slack. Other "
         f"measures beside it, at the largest d, over {base.trivial}{base.named}:",

@@ -157,6 +157,7 @@ def drawn(figure: Figure, results: xr.Dataset, panel: str) -> None:
     for ax, (name, title) in zip(axes, attacks.items(), strict=True):
         # Networks whose accuracy still rose at the last epoch count, too; broken ones do not.
         accuracy = jk.summarize(shown, f"robust_accuracy{name}").mean
+        accuracy = accuracy.assign_attrs(long_name="robust test accuracy")
         plotting.accuracy_map(ax, accuracy, along, across)
         values = np.asarray(shown[along], float)
         claimed = rf"${constant}/\sqrt{{{'d' if panel == 'left' else 'k'}}}$"

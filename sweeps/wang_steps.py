@@ -54,7 +54,7 @@ PRESETS = {
     ),
     "mnist": studies.Preset(
         "MNIST from the folder that JAXKKT_MNIST names, by the paper's descent, 2 seeds; "
-        "figures 3 and 6 take --protocol flow: descent hardly gets to larger balls",
+        "for figures 3 and 6 add --protocol flow: descent hardly gets to larger balls",
         source="mnist",
         d=(25, 49, 100, 196, 400, 625, 784),
         width=(1_000, 10_000),

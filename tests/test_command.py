@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -171,6 +172,28 @@ class TestCommand:
             ran.stdout.close()
             assert ran.stderr.read() == ""
         assert ran.returncode == 0
+
+    def test_a_locale_that_is_not_utf_8_changes_what_is_read_in_nothing(self, tmp_path):
+        """Studies have letters that ASCII lacks, and so may a file of options."""
+        path = tmp_path / "options.toml"
+        path.write_text("# Größen\nd = [4, 5]\n", encoding="utf-8")
+        code = f"""
+from pathlib import Path
+from importlib import import_module
+from jaxkkt.studies import command, options
+from jaxkkt.studies.output import whether_read_or_not
+assert command.studies("sweeps")["frei-open"]
+print(options._from_file(Path({str(path)!r}), import_module("sweeps.optimizers").Options))
+with whether_read_or_not():
+    print("1", chr(0xB1), 2)
+"""
+        environ = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
+        root = Path(__file__).parent.parent
+        ran = subprocess.run(
+            [sys.executable, "-c", code], cwd=root, env=environ, capture_output=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr.decode()
+        assert ran.stdout.decode().splitlines() == ["['--d', '4', '5']", "1 ? 2"]
 
 
 def test_the_home_folder(tmp_path, monkeypatch):

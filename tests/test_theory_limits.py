@@ -168,7 +168,7 @@ def test_conditions_are_cells_of_their_table():
     ("arguments", "message"),
     [
         (["--draws", "0"], "draws must be at least 1, got 0"),
-        (["--odds-d", "30", "1"], "--odds-d must be at least 10, for so many vectors are drawn"),
+        (["--drawn-d", "30", "1"], "--drawn-d must be at least 10, for so many vectors are drawn"),
     ],
 )
 def test_draws_that_cannot_be_are_told_by_a_plan(arguments, message, tmp_path, capsys):
@@ -180,7 +180,7 @@ def test_draws_that_cannot_be_are_told_by_a_plan(arguments, message, tmp_path, c
 
 @pytest.mark.slow
 def test_all_parts_leave_their_files(tmp_path):
-    arguments = ["--d", "24", "30", "--seeds", "1", "--width", "20", "--odds-d", "30", "100"]
+    arguments = ["--d", "24", "30", "--seeds", "1", "--width", "20", "--drawn-d", "30", "100"]
     arguments += ["--draws", "40", "--quiet", "--out", str(tmp_path)]
     assert theory_limits.STUDY.main(arguments) == 0
     found = json.loads((tmp_path / "constructions" / "claims.json").read_text())["claims"]

@@ -314,7 +314,7 @@ class TestRegime:
         (frei_open, "many --samples", "separable"),
         (vardi_bounds, "alphas --few", "few"),
         (theorem_regime, "vardi --noisy-clusters 0", "frei"),
-        (theory_limits, "constructions --odds-d 1", "probabilities"),
+        (theory_limits, "constructions --drawn-d 1", "probabilities"),
     ],
 )
 def test_what_another_part_cannot_have_is_no_error_of_this_one(

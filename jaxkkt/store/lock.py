@@ -76,7 +76,7 @@ def _held(locks: Path, part: str, seconds: float) -> Iterator[None]:
 def _told(locks: Path, part: str) -> str:
     shard = "" if part == WHOLE else f", which has the shard {part}"
     try:
-        about = json.loads((locks / f"{part}.json").read_text())
+        about = json.loads((locks / f"{part}.json").read_text(encoding="utf-8"))
         return f"process {about['process']} of {about['host']} since {about['since']}{shard}"
     except (OSError, ValueError, KeyError, TypeError):
         return f"another process{shard}"

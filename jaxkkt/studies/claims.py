@@ -92,7 +92,7 @@ def page(folders: Sequence[Path]) -> str:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
     if not isinstance(found, dict):

@@ -114,7 +114,7 @@ def studies(package: str) -> Mapping[str, tuple[str, str]]:
     found = {}
     for place in (spec.submodule_search_locations or ()) if spec else ():
         for path in sorted(Path(place).glob("*.py")):
-            tree = ast.parse(path.read_text())
+            tree = ast.parse(path.read_text(encoding="utf-8"))
             if "STUDY" in _assigned(tree):
                 line = (ast.get_docstring(tree) or "").partition("\n")[0]
                 found[path.stem.replace("_", "-")] = (f"{package}.{path.stem}", line)

@@ -126,7 +126,7 @@ def _from_file(path: Path, kind: type[Options]) -> list[str]:
     if path.suffix not in readers:
         raise ValueError(f"a configuration file is called *.json or *.toml, got {path}")
     try:
-        values = readers[path.suffix](path.read_text())
+        values = readers[path.suffix](path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):

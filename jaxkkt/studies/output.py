@@ -1,4 +1,5 @@
-"""Standard output that may lose its reader, as of `jaxkkt store list | head`."""
+"""Standard output that may lose its reader, as of `jaxkkt store list | head`, or have no letter for
+what is printed, as in the locale C."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,13 +8,15 @@ from typing import Any
 
 
 class _Output:
-    """A stream, until nobody reads it."""
+    """A stream, until nobody reads it, with ? for what its encoding lacks."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._read = stream, True
 
     def write(self, text: str) -> int:
-        self._while_read(lambda: self._stream.write(text))
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        told = text.encode(encoding, "replace").decode(encoding)
+        self._while_read(lambda: self._stream.write(told))
         return len(text)
 
     def flush(self) -> None:
