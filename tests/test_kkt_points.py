@@ -60,7 +60,7 @@ def test_what_is_recorded_is_of_the_certificate_asked_for(monkeypatch):
         "residual_gap": 13.0,
         "slackness": 6.0,
         "kinks": 7.0,
-        "balance": pytest.approx(0.4),
+        "neuron_balance": pytest.approx(0.4),
         "certificate_status": 0.0,
     }
     clarke = clarke._replace(gap=jnp.array(20.0))  # the larger of the two gaps

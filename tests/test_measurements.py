@@ -14,10 +14,12 @@ from cases import rows_in, squared_norm, sweep
 from measurement_cases import AXES, trained_alone
 
 import jaxkkt as jk
+from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.programs import names
 from jaxkkt.engine.programs.training import compile_bucket
 from jaxkkt.measurements import measured, measurement
+from jaxkkt.runs import grid
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -34,6 +36,15 @@ class Precise(jk.Measurement):
     def measure(self):
         given = {**PRECISE, "third": np.array([1 / 3]), "unsigned": np.uint64(2**63)}
         return {name: np.asarray(value) for name, value in given.items()}
+
+
+def test_no_kind_of_run_takes_a_name_that_a_measurement_returns():
+    """`balance` was a field of clusters and the balance of certificates: never in one sweep."""
+    kinds = [*grid.DATA.values(), *grid.INITIALIZATIONS.values(), *grid.OPTIMIZERS.values()]
+    kinds += [jk.Protocol, AdversarialProtocol, jk.StepFlips, jk.Ledger, jk.Flips]
+    fields = {name for kind in kinds for name in kind.field_names()}
+    for one in (jk.Flips, jk.Certificates, jk.StepFlips, jk.ClusterFlips, jk.Ledger):
+        assert not fields & one().attributes().keys()
 
 
 class Misspelled(jk.Measurement):

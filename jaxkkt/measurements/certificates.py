@@ -65,7 +65,7 @@ class Certificates(Measurement):
             "residual_gap": jnp.maximum(found.one_sided.gap, found.clarke.gap),
             "slackness": found.clarke.slackness,
             "kinks": found.kinks,
-            "balance": jnp.max(found.balance),
+            "neuron_balance": jnp.max(found.balance),
             "certificate_status": found.status,
         }
 
@@ -97,7 +97,7 @@ _CERTIFICATE_ATTRIBUTES = {
         **_IF_CERTIFIED,
     },
     "kinks": {"long_name": "pairs of a sample and a neuron at a kink", "units": "pairs"},
-    "balance": {"long_name": "max_j | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2", "units": "1"},
+    "neuron_balance": {"long_name": "max_j | |w_j|^2 + b_j^2 - v_j^2 | / |theta|^2", "units": "1"},
     "certificate_status": {
         "long_name": "what the certificate is worth",
         "units": "1",
