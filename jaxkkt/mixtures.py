@@ -83,7 +83,7 @@ def means(
 
 
 def labels(clusters: int, balance: float = 0.5) -> Float[Array, " k"]:
-    """Labels of the clusters: round(balance k) of them 1, at least one of each label.
+    """Labels of the clusters: round(balance k) of them 1, halves to even, at least one of each.
 
     Raises ValueError for fewer than 2 clusters and a balance outside [0, 1].
     """

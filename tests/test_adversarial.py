@@ -7,7 +7,7 @@ import pytest
 from cases import assert_close, assert_same_bits, lane, normal
 
 import jaxkkt as jk
-from jaxkkt import datasets, lazy
+from jaxkkt import adversarial, datasets, lazy
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
 from jaxkkt.protocols import flow_protocol
@@ -196,3 +196,39 @@ def test_data_are_checked(case):
     start, x, y = case
     with pytest.raises(ValueError, match="a network on inputs of dimension 4"):
         trained(start, x[:, :4], y, 0.1, 1.0, KEY, batch_size=2)
+
+
+def test_every_epoch_has_an_order_of_its_own(case):
+    """The second epoch, in NumPy, from the network after the first."""
+    start, x, y = case
+    first, found = (trained(start, x, y, 0.2, 0.05, KEY, epochs=n, **FEW).params for n in (1, 2))
+    moved = np.asarray(pgd(first, x, y, 0.2, 10, normalized=False).last, np.float64)
+    order = np.asarray(jax.random.permutation(jax.random.fold_in(KEY, 1), 24))
+    w, labels, v = (np.asarray(a, np.float64) for a in (first.w, y, start.v))
+    for i in range(3):
+        rows = order[8 * i : 8 * i + 8]
+        pre = moved[rows] @ w.T
+        pull = labels[rows] / (1 + np.exp(labels[rows] * (np.maximum(pre, 0) @ v)))
+        w = w + 0.1 * ((pull[:, None] * v) * (pre > 0)).T @ moved[rows]
+    expected = jax.jit(lazy.project)(start._replace(w=jax.device_put(w)), start, 0.05)
+    np.testing.assert_allclose(found.w, expected.w, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("radius", "fall", "since"), [(3.0, 0.015, 0), (3.0, 0.005, 5), (1e-4, 0.015, 5)]
+)
+def test_a_loss_that_falls_by_a_percent_is_progress_until_all_are_robust(case, radius, fall, since):
+    """Of an accuracy that has stood still for 4 epochs, below 1 or at 1."""
+    start, x, y = case
+    network = trained(start, x, y, 1e-4, 1.0, KEY, epochs=20, **FEW).params
+    protocol = AdversarialProtocol(radius=radius, weight_radius=1.0, **FEW)
+    attacked = pgd(network, x, y, radius, 10, normalized=False).margins
+    accuracy = np.mean(np.asarray(attacked) > 0)
+    assert (accuracy == 1) == (radius < 1)
+    loss = np.logaddexp(0, -np.asarray(attacked, np.float64)).sum()
+    state = adversarial.init(network, KEY)
+    least = jax.device_put(np.float32(loss / (1 - fall)))
+    state = state._replace(best=jax.device_put(np.float32(1)), since=4 + state.since)
+    state = state._replace(least_loss=least)
+    ended = jax.jit(adversarial.epoch)(state, jk.Dataset(x, y), protocol)
+    assert ended.since == since

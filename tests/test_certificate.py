@@ -395,3 +395,27 @@ def test_bad_arguments_are_refused(unchecked):
         with pytest.raises(ValueError, match=message):
             jk.Certificates(budget=budget)
     assert jk.Certificates(budget=[np.int32(8), 2]).budget == (8, 2)
+
+
+def test_the_gap_is_what_its_own_vector_leaves_open(trained):
+    """n = theta - sum_i lambda_i y_i g_i - t theta, with the least t at which it makes no acute
+    angle with any y_i g_i. So nothing is nearer to theta than 2 n . theta - |n|^2, squared."""
+    params, data = trained
+    side = certificate(params, *data, kink_tolerance=NEAR, budget=(0, 0)).clarke
+    theta = kkt_cases.at_margin_one(params, *data)
+    at, size = kkt_cases.kinked(params, data.x, NEAR), kkt_cases.vector(theta)
+    pulls = kkt_cases.gradients(theta, *data, np.asarray(side.slopes))
+    rest = size - np.asarray(side.multipliers) @ pulls
+    shares = []
+    for i, places in enumerate(map(np.flatnonzero, at)):
+        corners = []
+        for corner in np.ndindex(*[2] * places.size):
+            slopes = np.array(side.slopes)
+            slopes[i, places] = corner
+            corners.append(kkt_cases.gradients(theta, *data, slopes)[i])
+        shares.append(max(corners @ rest) / min(corners @ size))
+    t = max(0.0, *shares)
+    assert t > 0.01  # so its square counts
+    n = rest - t * size
+    expected = (rest @ rest - 2 * n @ size + n @ n) / (size @ size)
+    np.testing.assert_allclose(side.gap, expected, rtol=1e-6)

@@ -8,7 +8,7 @@ from cases import problem, sweep
 
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
-from jaxkkt.measurements.clusters import error_interval
+from jaxkkt.measurements.clusters import error_interval, of_share
 from jaxkkt.training import Status
 
 sample = jax.jit(mixtures.sample, static_argnames="samples")
@@ -179,7 +179,7 @@ class TestSpec:
             ({"sigma": 0.0}, "sigma must be positive and finite, got 0"),
             ({"sigma": -1.0}, "sigma must be positive"),
             ({"clusters": 1}, "clusters must be at least 2, got 1"),
-            ({"means": "cube"}, "means lie .'sphere', 'orthogonal'., got 'cube'"),
+            ({"means": "cube"}, "one of .'sphere', 'orthogonal'., got 'cube'"),
             ({"means": "orthogonal", "clusters": 30}, "30 orthogonal means need d > 30, got d"),
             ({"correlation": 1.0}, r"correlation must be in \[0, 1\), got 1"),
             ({"balance": 1.5}, "balance is a share of the clusters, got 1.5"),
@@ -188,6 +188,11 @@ class TestSpec:
     def test_bad_input_is_refused(self, changes, message):
         with pytest.raises(ValueError, match=message):
             jk.grid(**{**SMALL, **changes})
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_means_of_ones_own_are_of_a_distribution_of_ones_own(self):
+        with pytest.raises(ValueError, match=r"for means of your own derive a jk\.data\.Distr"):
+            jk.grid(**{**SMALL, "means": np.eye(4, 10)})
 
 
 class TestMeasurements:
@@ -328,3 +333,12 @@ class TestAlongTheDirection:
         found = self.measured([1, 0], [2, 1], [1, -0.6], [[0.3, 0], [0.3, 0.1]])
         assert found["cluster_flipped"].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
         assert found["cluster_flip_half"] == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "size"), [(3, 0.5, 2), (4, 0.5, 2), (3, 0.99, 3), (200, 0.99, 198)]
+)
+def test_the_size_by_which_a_share_has_flipped(count, share, size):
+    """The least by which that many have; one fewer is less than the share."""
+    assert of_share(np.arange(1.0, count + 1), share) == size
+    assert np.isnan(of_share(np.zeros(0), share))

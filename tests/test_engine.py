@@ -393,3 +393,18 @@ class TestCombinations:
             jk.combinations(table, ["optimizer", "learning_rate"], "rule")
         with pytest.raises(ValueError, match="the table has 'status' already"):
             jk.combinations(table, ["optimizer"], "status")
+
+
+class TestAncillary:
+    @pytest.mark.parametrize("told", [1, 2, -1, np.nan])
+    def test_means_count_values_beside_a_zero_alone(self, told):
+        """A value whose certificate has any other status, or none, may be wrong."""
+        table = xr.Dataset(
+            {
+                "r": ("seed", [1.0, 3.0, 100.0], {"ancillary_variables": "worth elsewhere"}),
+                "worth": ("seed", [0.0, 0.0, told]),
+                "status": ("seed", [int(Status.CONVERGED)] * 3),
+            }
+        )
+        found = jk.summarize(table, "r")
+        assert (found.mean, found.std, found.used, found.excluded) == (2, 1, 2, 1)

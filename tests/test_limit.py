@@ -373,3 +373,25 @@ def test_short_steps_have_the_multipliers_of_long_ones():
     follow = partial(follow_flow, params, *data, log_loss=start, levels=(start - 0.3,))
     long, short = (float(follow(step=step).multipliers.sum()) for step in (5e-3, 1e-4))
     assert short == pytest.approx(long, rel=0.02)
+
+
+@pytest.mark.usefixtures("float64")
+def test_levels_nearer_than_a_step_are_come_to():
+    params, data = trained()
+    start = float(np.log(np.exp(-np.asarray(margins(params, *data), float)).sum()))
+    levels = (1.003 * start, 1.03 * start)
+    trace = follow_flow(params, *data, start, levels, 0.02)
+    np.testing.assert_allclose(-np.exp(trace.log_s), levels, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_margins_far_down_are_those_of_infinite_loss():
+    """They differ by 1/s log(lambda_i / lambda_l), and by no more than 1e-6 for it."""
+    params, data = trained()
+    trace = follow_flow(params, *data, START, (-1e9,), 0.1)
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED]
+    multipliers = np.asarray(trace.multipliers[0])
+    heavy = multipliers > 1e-2 * multipliers.max()
+    assert (multipliers[heavy] < 0.5 * multipliers.max()).any()
+    q = margins(lane(jax.tree.map(np.asarray, trace.params), 0), *data)
+    np.testing.assert_allclose(q[heavy], 1, atol=1e-6 * np.log(100))

@@ -18,7 +18,8 @@ from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
 from jaxkkt.engine.programs import names
 from jaxkkt.engine.programs.training import compile_bucket
-from jaxkkt.measurements import measured, measurement
+from jaxkkt.measurements import CLAIMS, ledger_table, measured, measurement
+from jaxkkt.measurements import ledger as ledger_module
 from jaxkkt.runs import grid
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -413,3 +414,45 @@ def test_curves_of_other_moments_are_refused_before_training():
     runs = [*jk.grid(**AXES, curve=jk.Curve([-1])), *jk.grid(**AXES, curve=jk.Curve([-2]))]
     with pytest.raises(ValueError, match="the runs of a table must have the same curve"):
         jk.plan_sweep(runs)
+
+
+def test_margins_of_flips_are_over_the_squared_norm():
+    """relu(2 x + 1) - 3 relu(-x): |theta|^2 = 4 + 1 + 1 + 1 + 9, margins of 3, 6 and padding."""
+    params = jk.Params(jnp.array([[2.0], [-1.0]]), jnp.array([1.0, 0.0]), jnp.array([1.0, -3.0]))
+    data = jk.Dataset(jnp.array([[1.0], [-2.0], [0.0]]), jnp.array([1.0, -1.0, 0.0]))
+    found = jax.jit(jk.Flips().measure)(params, data)
+    assert float(found["min_margin"]) == 3
+    assert float(found["squared_norm"]) == 16
+    assert float(found["normalized_margin"]) == pytest.approx(3 / 16)
+    assert (float(found["on_margin_share"]), int(found["off_margin_count"])) == (0.5, 1)
+
+
+def test_the_table_of_a_ledger_is_of_the_runs_that_a_claim_applies_to():
+    """The third run does not meet its assumptions, of the fourth the claim does not speak."""
+    nan = np.nan
+    columns = {
+        "measured": [1.5, 1.0, 9.0, nan],
+        "bound": [2.0, -4.0, nan, nan],
+        "slack": [0.5, -3.0, nan, nan],
+        "assumed": [1.0, 1.0, 0.0, nan],
+        "holds": [1.0, 0.0, 0.0, nan],
+        "vacuous": [0.0, 1.0, 0.0, nan],
+    }
+    claim = {"claim": [CLAIMS[0]]}
+    results = xr.Dataset(
+        {f"ledger_{n}": (("seed", "claim"), np.array(c)[:, None]) for n, c in columns.items()},
+        claim,
+    )
+    (line,) = ledger_table(results).splitlines()[2:]
+    assert line.split("|")[2:-1] == [" 3 ", " 2 ", " 1 of 2 ", " -0.75 ", " 1 of 2 "]
+
+
+def test_of_points_that_a_lemma_speaks_of_the_one_of_least_slack_is_told():
+    """The first is not of length 1."""
+    start = jax.jit(lambda: jk.networks.lazy(jax.random.key(0), 50, 4))()
+    x = np.eye(4, dtype=np.float32) * np.array([[2], [1], [1], [1]], np.float32)
+    found = ledger_module._at_points(start, start, x, np.float32(1), np.float32(0.05))
+    outputs = np.abs(np.maximum(x @ np.asarray(start.w).T, 0) @ np.asarray(start.v))
+    told = found["B.5: output"]
+    assert told.assumed
+    np.testing.assert_allclose(told.measured, outputs[1:].max(), rtol=1e-4)

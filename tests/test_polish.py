@@ -324,3 +324,12 @@ def test_bad_arguments_are_refused(unchecked):
         polish(params, x[:, :4], y)
     with pytest.raises(ValueError, match=r"one label per sample, shape \(5,\), got \(4,\)"):
         polish(params, x, y[:4])
+
+
+def test_polished_margins_are_the_most_to_nine_places():
+    """Orthogonal points have a closed form: |theta|^2 = 2 sum_i lambda_i."""
+    derived = kkt_cases.orthogonal(3, 2, 2.0)
+    got = polish(kkt_cases.disturbed(derived.params, 1e-3), derived.x, derived.y)
+    assert got.status == PolishStatus.POLISHED
+    best = 0.5 / derived.multipliers.sum()
+    np.testing.assert_allclose(got.normalized_margin, best, rtol=NEAR)

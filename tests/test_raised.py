@@ -14,7 +14,7 @@ from cases import refuse_to_draw, sweep
 
 import jaxkkt as jk
 from jaxkkt import studies
-from jaxkkt.engine.running import executors, slots
+from jaxkkt.engine.running import executors, rows, slots
 from jaxkkt.store import Writer
 
 SIZES = {"d": 8, "samples": 6, "width": 20}
@@ -174,6 +174,19 @@ def test_where_all_raise_the_first_error_is_raised(one_lane):
     assert 'raise error("no measurement of this")' in note
     with pytest.raises(OSError, match="no measurement of this"):
         sweep(runs_of([0], bad=[0]))
+
+
+def test_one_bad_seed_does_not_end_a_sweep_of_several():
+    """Three runs of seed 0 that landed first did."""
+    made = [rows.raised(run, OSError("bad")) for run in (*runs_of([0]) * 3, *runs_of([1]))]
+    rows.give_up(made[:3], 3, seeds=2)
+    for some, seeds in ((made[:3], 1), (made, 2)):
+        with pytest.raises(OSError, match="bad"):
+            rows.give_up(some, 3, seeds)
+    axes = {"init_scale": [0.5, 1.0, 2.0], "seed": range(2), "measure": fails([0])}
+    table = sweep(jk.grid(**SIZES, **axes))
+    failed = (table.status == jk.Status.RAISED).squeeze()
+    assert failed.transpose("seed", ...).values.tolist() == [[True] * 3, [False] * 3]
 
 
 def test_in_workers():

@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from jaxkkt.store import Busy, Store, Writer, care, segments
+from jaxkkt.store import Busy, Store, Writer, care, differences, segments
+from jaxkkt.store.arrays import digest_of
 from jaxkkt.store.lock import only_writer
 from jaxkkt.store.segments import read
 
@@ -335,3 +336,16 @@ def test_the_header_says_what_wrote_it(tmp_path):
     assert first == second
     about = {"format": 4, "segment": path.stem, "settings": SETTINGS}
     assert json.loads(first.split(" ", 1)[1]) == about
+
+
+def test_what_differs_is_told_and_another_order_is_not():
+    assert differences({"a": [1, 2], "b": 3}, {"b": 3, "a": [2, 1]}) == []
+    (told,) = differences({"a": [1, 2]}, {"a": [2, 3]})
+    assert told == "a: 2 in the folder, 2 now; only in the folder: [1], only now: [3]"
+
+
+def test_arrays_of_the_same_bytes_are_not_the_same():
+    one = np.arange(4, dtype=np.float32)
+    others = one.reshape(2, 2), one.view(np.int32), one.view(np.float64)
+    assert len({digest_of({"a": array}) for array in (one, *others)}) == 4
+    assert digest_of({"b": one}) != digest_of({"a": one}) == digest_of({"a": one.copy()})

@@ -342,3 +342,56 @@ def test_bad_constants_are_refused(networks_in_ball, settings, message):
     start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
     with pytest.raises(ValueError, match=message):
         wang.output(params, start, x, **settings)
+
+
+def test_the_bound_of_gradient_differences_in_a_small_ball():
+    """max(1, C0) C0 is C0 below 1."""
+    k, d, c0 = 2000, 16, 0.5
+    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
+    x = np.eye(d, dtype=np.float32)[0]
+    found = gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), 0.1)
+    log = np.log(k * d)
+    expected = (
+        9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
+        + 15 * d * log / k**0.5
+        + 327 * c0 * d**0.25
+    )
+    assert found.bound == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "vacuous"), [(0.1, False), (0.5, True)])
+def test_a_share_of_all_says_nothing(size, vacuous):
+    """0.5 sqrt(2 log 4) + 1/4 is 1.08."""
+    start = jax.jit(lambda: networks.lazy(jax.random.key(1), 50, 4))()
+    x, delta = np.eye(4, dtype=np.float32)[:2]
+    check = jax.jit(wang.sign_change_share)(start, x, np.float32(size) * delta)
+    assert check.assumed
+    assert check.vacuous == vacuous
+
+
+def test_the_ledger_asks_each_lemma_at_its_own_size():
+    """V = C0/sqrt(k) of weights, |delta| = 1/sqrt(d) of points."""
+    k, d, c0 = 400, 16, 1.0
+    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
+    x = np.asarray(normal(2, 3, d))
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    found = jax.jit(wang.ledger)(start, start, x, c0)
+    changed, _, share, *_, along, _ = (found[name] for name in wang.LEMMAS)
+    near = np.sum(np.abs(x @ np.asarray(start.w).T) <= c0 / k**0.5, axis=1)
+    assert (near > 0).all()
+    np.testing.assert_allclose(changed.measured, near, atol=1)
+    bound = c0 * k**0.5 + (k * np.log(20) / 2) ** 0.5
+    np.testing.assert_allclose(changed.bound, bound, rtol=1e-5)
+    bound = (2 * np.log(d) / d) ** 0.5 + 1 / d
+    np.testing.assert_allclose(share.bound, bound, rtol=1e-5)
+    log = np.log(4 / 0.05)
+    bound = (
+        2 * log**0.5 * ((4 * (np.log(d) / d) ** 0.5) ** 0.25 + (log / k) ** 0.5)
+        + c0
+        + 5 * (c0 + log**0.5) * (np.log(4 * k / 0.05) ** 0.5 + 3)
+        + 3
+        * ((c0 + (log / 2) ** 0.5) / k**0.5) ** 0.5
+        * (d + 4 * (d * np.log(8 * k / 0.05)) ** 0.5) ** 0.5
+    )
+    np.testing.assert_allclose(along.bound, bound, rtol=1e-5)
+    assert along.assumed.all()

@@ -45,8 +45,8 @@ log = logging.getLogger("jaxkkt")
 
 Keep = Literal["params"] | Iterable[Run] | None
 
-# A sweep gives up where so many runs have raised and none has come to its end.
-RAISED_AT_MOST = 3
+# A sweep gives up where so many runs, of so many seeds, have raised and none has come to its end.
+RAISED_AT_MOST, SEEDS = 3, 2
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ def sweep(
     this process, since it reads a global that has changed or draws numbers by NumPy.
 
     A run whose data or measurements raise has the status RAISED and its traceback in `error`; the
-    others go on, and the same call tries it again. Where three have raised and none has come to its
-    end the first error is raised.
+    others go on, and the same call tries it again. Where three have raised,
+    of two seeds if there are more, and none has come to its end the first error is raised.
     Ctrl-C and SIGTERM stop it after the chunk of steps under way, with what has ended saved, by
     `Stopped`, a KeyboardInterrupt; a second one at once.
     `progress` shows a bar; by default in a terminal or notebook, and a line of logging now and then
@@ -240,6 +240,7 @@ def sweep(
 
     started, before = perf_counter(), len(rows)
     work = sum(weights[run] for run in rows)  # done
+    seeds = min(SEEDS, len({run.seed for run in mine}))
     meter = Meter(len(mine), sum(weights.values()), work, progress)
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
@@ -260,7 +261,7 @@ def sweep(
             else:
                 rows.update((row.run, row) for row in some)
             work += sum(weights[row.run] for row in some)
-            give_up(rows.values(), RAISED_AT_MOST)
+            give_up(rows.values(), RAISED_AT_MOST, seeds)
     _require_all_ended(rows, mine, stop, store)
     if len(rows) > before and progress is not False:
         seconds = perf_counter() - started

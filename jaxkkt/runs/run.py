@@ -101,6 +101,7 @@ class Run(Spec):
             raise ValueError(
                 f"curve must be one jk.Curve, such as jk.Curve([-1, -10]), got {self.curve!r}"
             )
+        self.initialization.require_fit(self.data)
         require_whole("guessed_steps of the protocol", self.protocol.guessed_steps, 1)
         self.protocol.require_batches(self.data.samples)
         object.__setattr__(self, "seed", _seed(self.seed))

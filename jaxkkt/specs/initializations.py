@@ -47,6 +47,9 @@ class Initialization(Spec):
         """A network of `width` neurons on inputs of dimension `dim`."""
         raise NotImplementedError
 
+    def require_fit(self, data: Any) -> None:
+        """Raises ValueError where the weights are none for a run's `data`."""
+
     # Whether `draw_at` draws at any shape that holds the sizes, which may be traced.
     any_size: ClassVar[bool] = False
 
@@ -173,6 +176,15 @@ class Spanned(Initialization):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(ambient=self.ambient)
+
+    def require_fit(self, data: Any) -> None:
+        there = getattr(data, "ambient", None)
+        if isinstance(there, float) and there != self.ambient:
+            raise ValueError(
+                f"the points are of R^{there:g} and the weights of R^{self.ambient:g}: give data "
+                f"and initialization the same, as data_ambient={there:g}, init_ambient={there:g} of "
+                "a grid; for several a grid each, jk.grid(...) + jk.grid(...)"
+            )
 
     def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
         drawn = networks.gaussian(key, width, dim)

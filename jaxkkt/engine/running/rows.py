@@ -101,9 +101,11 @@ def failed(rows: Sequence[Row]) -> Iterator[str]:
     yield told + "".join(f"\n  {at}: {error}" for error, at in errors.items())
 
 
-def give_up(rows: Collection[Row], at_most: int) -> None:
-    """Raises what the first run did, where all of at least `at_most` runs have raised."""
-    if len(rows) >= at_most and all(row.raised for row in rows):
+def give_up(rows: Collection[Row], at_most: int, seeds: int = 1) -> None:
+    """Raises what the first run did, where all of at least `at_most` runs, of at least so many
+    `seeds`, have raised."""
+    all_of_them = len(rows) >= at_most and all(row.raised for row in rows)
+    if all_of_them and len({row.run.seed for row in rows}) >= seeds:
         first = next(iter(rows))
         assert first.raised is not None
         told = f"as did all of the {len(rows)} runs that have ended. Where the first one did:\n"

@@ -24,15 +24,18 @@ class Clusters(Distribution):
     sphere and sigma = 1, orthogonal and sigma = 1/sqrt(d), and few correlated clusters.
 
     With `ambient` = 1e7, say, the points are those of R^1e7 in coordinates of the span of all means
-    and points (`spans`), and d is its dimension: give `samples` and `tests`, and leave d out.
-    Raises ValueError for another d, by `alpha` too.
+    and points (`spans`), and d is its dimension: give `samples` and `tests`, and leave d out. The
+    weights that go with them are `initializations.Spanned` of the same `ambient`: others are
+    larger, as of so many inputs. Raises ValueError for another d, by `alpha` too.
     """
 
     clusters: int = described("clusters", "clusters", default=10)
     sigma: Number = described("noise of a coordinate; means have norm sqrt(d)", default=1.0)
     means: str = described("how the means lie", default="sphere")
     correlation: Number = described("share of d that two means have in common", default=0.0)
-    balance: float = described("share of the clusters labelled 1", default=0.5)
+    balance: float = described(
+        "share of the clusters labelled 1, to whole clusters of each label", default=0.5
+    )
     tests: int = described("held-out points", "points", default=2000)
     ambient: Number | None = described(
         "d of the points, where it is not that of arrays", default=None
@@ -54,8 +57,11 @@ class Clusters(Distribution):
                 )
             if not isinstance(self.ambient, jax.core.Tracer) and not self.ambient >= self.d:
                 raise ValueError(f"ambient must be at least {self.d}, got {self.ambient}")
-        if self.means not in mixtures.ARRANGEMENTS:
-            raise ValueError(f"means lie {mixtures.ARRANGEMENTS}, got {self.means!r}")
+        if not isinstance(self.means, str) or self.means not in mixtures.ARRANGEMENTS:
+            raise ValueError(
+                f"means lie as one of {mixtures.ARRANGEMENTS}, got {self.means!r}: for means of "
+                "your own derive a jk.data.Distribution that has a `draw_truth`"
+            )
         if self.means == "orthogonal" and self.d is not None and self.clusters >= self.d:
             raise ValueError(
                 f"{self.clusters} orthogonal means need d > {self.clusters}, got d = {self.d}"
