@@ -182,8 +182,8 @@ class Spanned(Initialization):
         if isinstance(there, float) and there != self.ambient:
             raise ValueError(
                 f"the points are of R^{there:g} and the weights of R^{self.ambient:g}: give data "
-                f"and initialization the same, as data_ambient={there:g}, init_ambient={there:g} of "
-                "a grid; for several a grid each, jk.grid(...) + jk.grid(...)"
+                f"and initialization the same, as data_ambient={there:g}, init_ambient={there:g} "
+                "of a grid; for several a grid each, jk.grid(...) + jk.grid(...)"
             )
 
     def draw(self, key: PRNGKeyArray, width: int, dim: int) -> Params:
