@@ -187,19 +187,50 @@ def test_points_that_are_not_nice_are_left_out(setting):
     assert ledger(moved)["A.12: signs at fresh points"].holds
 
 
-def test_claims_about_nice_points_hold_where_none_is_nice(setting):
-    """No claim is made of points far off, so none of them may be told to break one."""
+ABOUT_FRESH = (
+    "A.12: signs at fresh points",
+    "D.2: outputs at fresh points",
+    "D.3: preactivations from below",
+    "D.6: opposing neurons active",
+    "D.7: fresh positive points flipped",
+    "D.8: fresh negative points flipped",
+)
+
+
+def says_nothing(check):
+    broken = check.holds or not np.isnan([check.measured, check.slack]).all()
+    return check.assumed and check.vacuous and check.empty and not broken
+
+
+def test_claims_about_nice_points_say_nothing_where_none_is_nice(setting):
+    """They held, with inf, -inf and 0 measured."""
     u = np.asarray(setting.clusters.labels) @ np.asarray(setting.clusters.means)
     away = setting._replace(test_x=np.asarray(setting.test_x) - 9 * u)
     assert not np.any(nice(away))
     found = ledger(away)
-    for claim in (
-        "A.12: signs at fresh points",
-        "D.2: outputs at fresh points",
-        "D.3: preactivations from below",
-        "D.6: opposing neurons active",
-    ):
-        assert found[claim].holds, claim
+    lines = dict(zip(found, theory.table(found).splitlines()[2:], strict=True))
+    for claim in ABOUT_FRESH:
+        assert says_nothing(found[claim]), claim
+        assert lines[claim].endswith("| says nothing |"), claim
+        assert lines[claim].startswith(f"| {claim} | nan | ")
+    assert found["D.4: weights along u"].holds  # of no fresh point
+    # Where the assumptions do not hold either, it is that which is told.
+    broken = ledger(away._replace(clusters=setting.clusters._replace(sigma=jnp.array(1.5))))
+    assert "does not apply" in theory.table({"A.12": broken[ABOUT_FRESH[0]]})
+    assert not broken[ABOUT_FRESH[0]].vacuous
+
+
+def test_claims_about_points_of_a_label_say_nothing_where_no_nice_one_has_it(setting):
+    """The other label's points were taken for those of a claim that holds."""
+    sides = np.asarray(setting.test_y)
+    moved = np.array(setting.test_x)
+    moved[sides > 0] += 9 * np.asarray(setting.clusters.means)[2]
+    found = ledger(setting._replace(test_x=moved))
+    assert says_nothing(found["D.7: fresh positive points flipped"])
+    for claim in ABOUT_FRESH:
+        if not claim.startswith("D.7"):
+            assert found[claim].holds, claim
+            assert not found[claim].vacuous, claim
 
 
 def test_the_probabilities():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxkkt as jk
 from jaxkkt import measurements
@@ -56,6 +57,26 @@ def test_the_table_counts(swept):
     assert line.startswith("| Vardi C.7: positive samples flipped | 1 | 1 | 1 of 1 |")
     assert "Frei" not in text
     assert "Wang" not in text
+
+
+def test_the_table_counts_no_claim_that_was_asked_of_nothing():
+    """Of three runs one has no nice point: two are counted, and their slack."""
+    values = {
+        "measured": [1.5, np.nan, 1.0],
+        "bound": [2.0, 2.0, 2.0],
+        "slack": [0.5, np.nan, 1.0],
+        "assumed": [1.0, 1.0, 1.0],
+        "holds": [1.0, 0.0, 1.0],
+        "vacuous": [0.0, 1.0, 0.0],
+    }
+    table = xr.Dataset(
+        {f"ledger_{name}": (("seed", "claim"), np.c_[column]) for name, column in values.items()},
+        {"claim": ["Frei D.2: outputs"]},
+    )
+    line = ledger_table(table).splitlines()[-1]
+    assert line == "| Frei D.2: outputs | 3 | 3 | 2 of 2 | 0.25 | 1 of 3 |"
+    nothing = ledger_table(table.isel(seed=[1])).splitlines()[-1]
+    assert nothing == "| Frei D.2: outputs | 1 | 1 | - | - | 1 of 1 |"
 
 
 def setting():

@@ -39,7 +39,9 @@ def test_of_many_entries_those_that_a_claim_is_about_count():
     found = theory.checks.tightest(measured, bound, {}, jnp.array([False, True, True]))
     assert (found.measured, found.bound, found.slack, found.holds) == (2, 1, 1, True)
     nothing = theory.checks.tightest(measured, bound, {}, jnp.zeros(3, bool))
-    assert (nothing.measured, nothing.holds) == (np.inf, True)
+    assert (nothing.holds, nothing.vacuous, nothing.empty) == (False, True, True)
+    assert np.isnan([nothing.measured, nothing.slack]).all()
+    assert (found.vacuous, found.empty) == (False, False)
     # Rounding is in units of the largest entry that it is about.
     for where, holds in (([True, True, False], False), ([True, True, True], True)):
         found = theory.checks.tightest(measured, bound, {}, jnp.array(where), rounding=1e-5)

@@ -280,7 +280,12 @@ class TestRegime:
         values = {"flip_size_exact": 20.0, "polished_flip_size": 20.0, "z_norm": z}
         table = rows({**values, "polish_status": int(polish)}, **axes)
         ledger = xr.ones_like(table.z_norm).expand_dims(claim=["Vardi C.1", "Vardi C.2"], axis=-1)
-        return table.assign(ledger_assumed=ledger * assumed, ledger_holds=ledger)
+        return table.assign(
+            ledger_assumed=ledger * assumed,
+            ledger_holds=ledger,
+            ledger_measured=ledger,
+            ledger_vacuous=ledger * 0,
+        )
 
     def test_claims_on_nothing_are_not_decided(self):
         claims = theorem_regime.claims
@@ -288,6 +293,21 @@ class TestRegime:
         assert verdicts(claims(self.table(z=np.nan))) == [True, None, True, True]
         assert verdicts(claims(self.table(assumed=0.0))) == [None, True, True, True]
         assert verdicts(claims(self.table(data_ambient=[1e5]))) == [True, True, None, True]
+
+    def test_claims_that_were_asked_of_nothing_do_not_count(self):
+        """They held; not holding they would be broken."""
+        table = self.table()
+        empty = table.ledger_measured.claim == "Vardi C.2"
+        table["ledger_measured"] = table.ledger_measured.where(~empty)
+        table["ledger_vacuous"] = table.ledger_vacuous.where(~empty, 1)
+        table["ledger_holds"] = table.ledger_holds.where(~empty, 0)
+        found = theorem_regime.lemmas(table)
+        assert (found.holds, found.measured) == (True, "4 of 4")
+        nothing = table.sel(claim=["Vardi C.2"])
+        assert theorem_regime.lemmas(nothing).holds is None
+        # A bound that says nothing, and is broken all the same.
+        broken = table.assign(ledger_measured=table.ledger_measured.fillna(1.0))
+        assert theorem_regime.lemmas(broken).holds is False
 
     def test_networks_without_a_kkt_point_do_not_count(self):
         claims = theorem_regime.claims

@@ -39,7 +39,9 @@ class Ledger(Measurement):
     where there are none, each at the point of least
     slack, by perturbations and directions that are the same for every run (`wang.ledger`); a lemma
     may fail at a share `gamma` of the points. NaN where a claim does not speak of the run, as
-    beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail.
+    beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail. Where a
+    claim about fresh points finds none that it is about, `ledger_vacuous` is 1, `ledger_holds` 0,
+    and `ledger_measured` NaN.
     """
 
     polish: bool = described("lemmas of KKT points are asked of the polished network", default=True)
@@ -120,7 +122,8 @@ def ledger_table(results: xr.Dataset) -> str:
     """A Markdown table of a sweep with `Ledger`: how often each claim applied, and held there.
 
     A line for every claim that speaks of any run; the least slack is over the runs where it
-    applies, over the bound's size.
+    applies, over the bound's size. Runs where it was asked of nothing, as of nice points where no
+    point is, "say nothing": they count neither as holding nor as failing.
     """
     lines = [
         "| claim | runs | assumptions hold | holds there | least slack, relative | says nothing |",
@@ -134,10 +137,12 @@ def ledger_table(results: xr.Dataset) -> str:
             continue
         holds = vacuous = least = "-"
         if applies.any():
-            holds = f"{int(one['holds'][applies].sum())} of {applies.sum()}"
             vacuous = f"{int(one['vacuous'][applies].sum())} of {applies.sum()}"
-            size = np.abs(one["bound"][applies])
-            relative = one["slack"][applies] / np.where(size > 0, size, 1)
+        told = applies & ~((one["vacuous"] == 1) & np.isnan(one["measured"]))
+        if told.any():
+            holds = f"{int(one['holds'][told].sum())} of {told.sum()}"
+            size = np.abs(one["bound"][told])
+            relative = one["slack"][told] / np.where(size > 0, size, 1)
             least = f"{relative.min() + 0.0:.3g}"  # no -0
         cell = name.replace("|", "\\|")
         lines.append(
@@ -162,7 +167,10 @@ def _at_points(params: Params, start: Params, x: Any, c0: Any, gamma: Any) -> di
 
 
 _ATTRIBUTES = {
-    "ledger_measured": {"long_name": "what the claim speaks of", "units": "the claim's"},
+    "ledger_measured": {
+        "long_name": "what the claim speaks of; NaN where there is nothing",
+        "units": "the claim's",
+    },
     "ledger_bound": {
         "long_name": "the claim's bound; NaN where it does not apply",
         "units": "same",
@@ -170,5 +178,5 @@ _ATTRIBUTES = {
     "ledger_slack": {"long_name": "by how much it is inside the bound", "units": "same"},
     "ledger_assumed": {"long_name": "1 where all assumptions hold", "units": "1"},
     "ledger_holds": {"long_name": "1 where the claim holds", "units": "1"},
-    "ledger_vacuous": {"long_name": "1 where the bound says nothing", "units": "1"},
+    "ledger_vacuous": {"long_name": "1 where the claim says nothing", "units": "1"},
 }

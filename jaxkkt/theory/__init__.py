@@ -8,6 +8,7 @@ from jaxkkt.theory.checks import (
     at_least,
     at_most,
     below,
+    of_some,
     table,
     tightest,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "constructions",
     "frei",
     "kkt_point",
+    "of_some",
     "table",
     "tightest",
     "vardi",

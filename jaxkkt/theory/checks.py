@@ -20,10 +20,13 @@ class Check(NamedTuple):
     """A bound with the paper's explicit constants beside what was measured.
 
     assumptions: what the claim asks for, by its formula; a bound is promised only where all hold.
-    bound, measured: the two sides. The bound is NaN where the claim does not apply.
+    bound, measured: the two sides. The bound is NaN where the claim does not apply, and measured
+    where there was nothing to ask it of, such as a claim about nice points where no point is.
     slack: by how much the measurement is inside the bound; negative where it is not.
-    holds: whether the measurement obeys the bound; False where the claim does not apply.
-    vacuous: whether the bound says nothing, as a lower bound of 0 or less on a size does.
+    holds: whether the measurement obeys the bound; False where the claim does not apply, and where
+    it was asked of nothing.
+    vacuous: whether the claim says nothing, as a lower bound of 0 or less on a size does, and as
+    a claim that was asked of nothing does.
     """
 
     assumptions: dict[str, Assumption]
@@ -37,6 +40,11 @@ class Check(NamedTuple):
     def assumed(self) -> Bool[Array, "*lanes"]:
         """Whether every assumption that can be checked holds."""
         return _all(self.assumptions)
+
+    @property
+    def empty(self) -> Bool[Array, "*lanes"]:
+        """Whether it applies, but was asked of nothing: it neither holds nor fails."""
+        return self.vacuous & jnp.isnan(self.measured)
 
 
 def below(left: Any, right: Any, *, strictly: bool = False) -> Assumption:
@@ -73,6 +81,18 @@ def above(measured: Any, bound: Any, assumptions: dict[str, Assumption]) -> Chec
     return found._replace(holds=found.slack > 0)
 
 
+def of_some(check: Check, there: Any) -> Check:
+    """The check where there is something to ask it of; where not, it says nothing: it is vacuous,
+    does not hold, and NaN is measured."""
+    there = jnp.asarray(there)
+    return check._replace(
+        measured=jnp.where(there, check.measured, jnp.nan),
+        slack=jnp.where(there, check.slack, jnp.nan),
+        holds=check.holds & there,
+        vacuous=jnp.where(there, check.vacuous, check.assumed),
+    )
+
+
 def tightest(
     measured: Array,
     bound: Array,
@@ -82,22 +102,23 @@ def tightest(
 ) -> Check:
     """The claim measured >= bound for all entries `where` it is made, at that with the least slack.
 
-    `rounding` is in units of the largest entry measured. A claim about no entry holds: inf is
-    measured.
+    `rounding` is in units of the largest entry measured. A claim about no entry says nothing, as
+    of `of_some`.
     """
     slack = jnp.where(where, measured - bound, jnp.inf)
     place = jnp.argmin(slack)
     here, least = (jnp.broadcast_to(a, slack.shape).ravel()[place] for a in (measured, bound))
-    here = jnp.where(jnp.any(where), here, jnp.inf)
     scale = jnp.max(jnp.abs(jnp.where(where, measured, 0)))
-    return at_least(here, least, assumptions, tolerance=rounding * scale)
+    found = at_least(here, least, assumptions, tolerance=rounding * scale)
+    return of_some(found, jnp.any(where))
 
 
 def table(checks: Mapping[str, Check]) -> str:
     """A Markdown table with a line for each claim about one network.
 
-    A claim that does not apply names the assumptions that do not hold, with both sides. Raises
-    ValueError for claims about several networks.
+    A claim that does not apply names the assumptions that do not hold, with both sides; one that
+    was asked of nothing "says nothing" and does not hold. Raises ValueError for claims about
+    several networks.
     """
     for name, check in checks.items():
         if np.ndim(check.measured):
@@ -114,7 +135,7 @@ def table(checks: Mapping[str, Check]) -> str:
         ]
         verdict = "holds" if check.holds else "DOES NOT HOLD"
         if check.vacuous:
-            verdict += ", says nothing"
+            verdict = "says nothing" if check.empty else f"{verdict}, says nothing"
         if failed:
             verdict = f"does not apply ({'; '.join(failed)})"
         bound = "" if failed else f"{float(check.bound):.4g}"

@@ -13,7 +13,7 @@ from jaxkkt.numerics.requirements import (
     require_places,
     require_points,
 )
-from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, tightest
+from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, of_some, tightest
 from jaxkkt.theory.frei.distribution import Clusters
 from jaxkkt.theory.frei.samples import Sample, properties
 from jaxkkt.theory.points import NEAR, KKTPoint
@@ -102,15 +102,18 @@ def mass_from_below(s: Setting) -> Check:
 
 
 def signs(s: Setting) -> Check:
-    """Lemma A.12: y N(x) > 0 at every nice test point. Measured: the smallest."""
+    """Lemma A.12: y N(x) > 0 at every nice test point. Measured: the smallest.
+
+    Where no test point is nice it says nothing (`Check.empty`), as all claims about them do.
+    """
     least = jnp.min(jnp.where(s.nice, _test_margins(s), jnp.inf))
-    return above(least, 0.0, s.assumptions())
+    return of_some(above(least, 0.0, s.assumptions()), jnp.any(s.nice))
 
 
 def outputs(s: Setting) -> Check:
     """Lemma D.2: |N(x)| <= 2 at every nice test point."""
     largest = jnp.max(jnp.where(s.nice, jnp.abs(_test_margins(s)), 0))
-    return at_most(largest, 2.0, s.assumptions())
+    return of_some(at_most(largest, 2.0, s.assumptions()), jnp.any(s.nice))
 
 
 def not_far_off(s: Setting) -> Check:
@@ -144,11 +147,13 @@ def opposing_neurons(s: Setting) -> Check:
 def flipped(s: Setting, label: int) -> Check:
     """Lemmas D.7 (label 1) and D.8 (label -1): y N(x - y z) <= -1 at nice test points of the label.
 
-    Measured: the largest."""
+    Measured: the largest. Where no nice point has the label it says nothing.
+    """
     moved = s.test_x - s.test_y[:, None] * s.clusters.z[None]
     q = networks.margins(s.point.params, moved, s.test_y)
-    largest = jnp.max(jnp.where(s.nice & (s.test_y == label), q, -jnp.inf))
-    return at_most(largest, -1.0, s.assumptions())
+    chosen = s.nice & (s.test_y == label)
+    largest = jnp.max(jnp.where(chosen, q, -jnp.inf))
+    return of_some(at_most(largest, -1.0, s.assumptions()), jnp.any(chosen))
 
 
 def size(c: Clusters) -> Check:
