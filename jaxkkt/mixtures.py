@@ -117,11 +117,7 @@ def sample(
     """
     require_counts(samples=samples)
     given = labels
-    means, labels = as_arrays(means=means, labels=labels)
-    if means.ndim != 2 or labels.shape != means.shape[:1]:
-        raise ValueError(
-            f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
-        )
+    means, labels = as_means(means, labels)
     require_one_number("sigma", sigma)
     require_not_negative(sigma=sigma)
     require_both_labels(given, "mean")  # as given: constants turn into tracers under a trace
@@ -134,9 +130,27 @@ def sample(
     return means[cluster] + jnp.asarray(sigma, means.dtype) * noise, labels[cluster], cluster
 
 
-def direction(means: Float[Array, "k d"], labels: Float[Array, " k"]) -> Float[Array, " d"]:
-    """u = sum_q y_q mu_q, along which Theorem 4.2 flips every network."""
+def direction(
+    means: Float[Array | np.ndarray, "k d"] | Sequence,
+    labels: Float[Array | np.ndarray, " k"] | Sequence,
+) -> Float[Array, " d"]:
+    """u = sum_q y_q mu_q, along which Theorem 4.2 flips every network.
+
+    Raises ValueError unless there is a label for every mean and both hold floating-point numbers of
+    one precision that JAX keeps; lists of numbers may be whole. Frei et al. (2023), Lemma 2.1.
+    """
+    means, labels = as_means(means, labels)
     return jnp.dot(labels, means, precision=PRECISION)
+
+
+def as_means(means: Any, labels: Any) -> list[Array]:
+    """Means (k, d) and labels (k,) by `as_arrays`; ValueError where their shapes do not fit."""
+    means, labels = as_arrays(means=means, labels=labels)
+    if means.ndim != 2 or labels.shape != means.shape[:1]:
+        raise ValueError(
+            f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
+        )
+    return [means, labels]
 
 
 def _normal(key: PRNGKeyArray, count: int, dim: int, ambient: Any, first: int = 0) -> Array:

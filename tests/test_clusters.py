@@ -271,6 +271,40 @@ class TestMeasurements:
         assert np.mean(margins) > 1
 
 
+class TestDirection:
+    """u = sum_q y_q mu_q."""
+
+    MEANS, LABELS = np.float32([[1, 2, 3], [4, -5, 6]]), np.float32([1, -1])
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_lists_and_arrays_of_both_kinds(self):
+        for kind in (np.asarray, jnp.asarray, np.ndarray.tolist):
+            found = mixtures.direction(kind(self.MEANS), kind(self.LABELS))
+            assert found.tolist() == [-3, 7, -3]
+        assert mixtures.direction([[1, 2], [4, -5]], [1, -1]).tolist() == [-3, 7]
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_what_does_not_fit_is_refused(self):
+        """Lists had a TypeError, float64 was rounded, and of shapes JAX told."""
+        with pytest.raises(ValueError, match="means is float64, which JAX would round to float32"):
+            mixtures.direction(self.MEANS.astype(float), self.LABELS.astype(float))
+        with pytest.raises(ValueError, match="labels is float64, which JAX would round"):
+            mixtures.direction(self.MEANS, self.LABELS.astype(float))
+        message = r"means must be \(k, d\) and labels \(k,\), got \(2, 3\) and \(3,\)"
+        with pytest.raises(ValueError, match=message):
+            mixtures.direction(self.MEANS, np.ones(3, np.float32))
+        for means, labels in ((self.MEANS[0], self.LABELS), (self.MEANS, self.LABELS[:, None])):
+            with pytest.raises(ValueError, match=r"means must be \(k, d\) and labels \(k,\), got"):
+                mixtures.direction(means, labels)
+
+    def test_under_jit_and_vmap(self):
+        expected = [[-3, 7, -3], [6, -14, 6]]
+        means, labels = (jnp.stack([a, b * a]) for a, b in ((self.MEANS, 2), (self.LABELS, -1)))
+        assert jax.jit(jax.vmap(mixtures.direction))(means, labels).tolist() == expected
+        found = jax.jit(lambda labels: mixtures.direction(self.MEANS, labels))(self.LABELS)
+        assert found.tolist() == expected[0]
+
+
 class TestIntervals:
     @pytest.mark.parametrize(("errors", "points"), [(0, 2000), (7, 200), (1999, 2000), (3, 4)])
     def test_the_ends_are_where_the_score_test_rejects(self, errors, points):

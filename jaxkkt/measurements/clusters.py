@@ -37,7 +37,7 @@ class ClusterFlips(Measurement):
 
     def measure(self, params: Params, test: Dataset, truth: mixtures.Truth) -> dict[str, Any]:
         require_points(test_x=test.x)
-        u = np.asarray(mixtures.direction(*map(jnp.asarray, (truth.means, truth.labels))))
+        u = np.asarray(mixtures.direction(truth.means, truth.labels))
         k = len(truth.means)
         norm = np.linalg.norm(u)
         at = np.asarray(SIZES) * np.sqrt(float(truth.d) / k)

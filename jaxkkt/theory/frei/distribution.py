@@ -10,10 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxkkt import mixtures
 from jaxkkt.networks import Params
-from jaxkkt.numerics.requirements import (
-    as_arrays,
-    as_positive,
-)
+from jaxkkt.numerics.requirements import as_positive
 from jaxkkt.theory.checks import Assumption, below
 from jaxkkt.theory.points import NEAR
 from jaxkkt.theory.vardi import largest_product
@@ -108,11 +105,7 @@ def clusters(
     unless both hold floating-point numbers of one precision that JAX keeps; lists of numbers may
     be whole.
     """
-    means, labels = as_arrays(means=means, labels=labels)
-    if means.ndim != 2 or labels.shape != means.shape[:1]:
-        raise ValueError(
-            f"means must be (k, d) and labels (k,), got {means.shape} and {labels.shape}"
-        )
+    means, labels = mixtures.as_means(means, labels)
     if not isinstance(labels, jax.core.Tracer) and not np.isin(labels, (-1, 1)).all():
         raise ValueError("the labels of clusters must be -1 or 1")
     d = means.shape[1] if d is None else d
