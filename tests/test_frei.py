@@ -233,6 +233,13 @@ def test_claims_about_points_of_a_label_say_nothing_where_no_nice_one_has_it(set
             assert not found[claim].vacuous, claim
 
 
+@pytest.mark.parametrize("label", [0, 2, -2])
+def test_points_of_no_label_are_not_flipped(setting, label):
+    """No point has it, and so the lemma held."""
+    with pytest.raises(ValueError, match=f"fresh points to be flipped is -1 or 1, got {label}"):
+        frei.flipped(setting, label)
+
+
 def test_the_probabilities():
     """Proposition A.1, Theorem A.1 and Lemma 2.1 say nothing at small d, much at large."""
     d, n = 1000, 10

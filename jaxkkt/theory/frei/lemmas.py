@@ -147,8 +147,11 @@ def opposing_neurons(s: Setting) -> Check:
 def flipped(s: Setting, label: int) -> Check:
     """Lemmas D.7 (label 1) and D.8 (label -1): y N(x - y z) <= -1 at nice test points of the label.
 
-    Measured: the largest. Where no nice point has the label it says nothing.
+    Measured: the largest. Where no nice point has the label it says nothing. Raises ValueError for
+    a label other than -1 and 1.
     """
+    if label not in (-1, 1):
+        raise ValueError(f"the label of the fresh points to be flipped is -1 or 1, got {label}")
     moved = s.test_x - s.test_y[:, None] * s.clusters.z[None]
     q = networks.margins(s.point.params, moved, s.test_y)
     chosen = s.nice & (s.test_y == label)
