@@ -327,6 +327,19 @@ def test_probabilities_are_of_some_dimensions_and_samples():
             ask(-3, 100)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("d", [np.array([10, 20]), [10, 20], jnp.array([10])])
+def test_probabilities_are_of_one_dimension_and_number_of_samples(d):
+    """NumPy told that the truth value of an array is ambiguous, and lists had a TypeError."""
+    for ask in (frei.separated, lambda d: frei.nice_sample(3, d), lambda d: frei.test_error(3, d)):
+        with pytest.raises(ValueError, match=r"d must be one number, got shape \([12],\): "):
+            ask(d)
+    for ask in (frei.nice_sample, frei.test_error):
+        with pytest.raises(ValueError, match="n must be one number"):
+            ask(d, 100)
+    assert frei.test_error(np.array(3), jnp.array(100)) == frei.test_error(3, 100)
+
+
 def test_a_table_of_several_networks_is_refused(found):
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), found)
     with pytest.raises(ValueError, match=r"claims about one network, and .* holds \(2,\) of them"):

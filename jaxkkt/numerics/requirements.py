@@ -35,11 +35,15 @@ def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> Non
 
 
 def require_at_least_one(**counts: Any) -> None:
-    """Raises ValueError for a number below 1, of any size above, and for one that is traced: what
-    is asked for so is computed by Python."""
+    """Raises ValueError for a number below 1, of any size above, for several numbers, and for one
+    that is traced: what is asked for so is computed by Python."""
     for name, count in counts.items():
         if isinstance(count, jax.core.Tracer):
             raise ValueError(f"{name} cannot be traced: this is computed of known numbers alone")
+        if np.shape(count) != ():
+            raise ValueError(
+                f"{name} must be one number, got shape {np.shape(count)}: call it for each"
+            )
         if not count >= 1:
             raise ValueError(f"{name} must be at least 1, got {count!r}")
 

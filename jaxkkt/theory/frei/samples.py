@@ -1,7 +1,7 @@
 """P1 to P6 of samples of clusters, and how probable they are at least.
 
-Probabilities are those under Assumption 2.2, and raise ValueError for a dimension or a number of
-samples below 1.
+Probabilities are those under Assumption 2.2, of one d and n; they raise ValueError for several, and
+for a dimension or a number of samples below 1.
 """
 
 from typing import NamedTuple
