@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import kkt_cases
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxkkt import networks, theory
 from jaxkkt.theory import KKTPoint, frei
@@ -15,22 +16,26 @@ nice = jax.jit(lambda setting: setting.nice)
 D, SIGMA, TEST = 1000, 1000**-0.5, 60
 
 
-def clustered(d=D, sigma=SIGMA):
-    """Orthogonal means, two positive and one negative, each with one sample: the mean itself."""
+def clustered(d=D, sigma=SIGMA, copies=1):
+    """Orthogonal means, two positive and one negative, each with one sample, the mean itself, or
+    with several copies of it that share its multiplier."""
     case = kkt_cases.orthogonal(2, 1, d**0.5)
     x = np.pad(case.x, ((0, 0), (0, d - 3)))
     params = case.params._replace(w=np.pad(case.params.w, ((0, 0), (0, d - 3))))
     point = KKTPoint(
         jax.tree.map(jnp.asarray, params),
-        *map(jnp.asarray, (x, case.y, case.multipliers, case.slopes)),
+        *(
+            jnp.asarray(np.repeat(a, copies, axis=0))
+            for a in (x, case.y, case.multipliers / copies, case.slopes)
+        ),
     )
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 3, TEST)
     test_x = x[cluster] + sigma * rng.normal(size=(TEST, d))
     return frei.Setting(
         point,
-        frei.clusters(point.x, point.y, sigma),
-        jnp.asarray(np.arange(3)),
+        frei.clusters(x, case.y, sigma),
+        jnp.asarray(np.repeat(np.arange(3), copies)),
         jnp.asarray(test_x),
         jnp.asarray(cluster),
     )
@@ -75,11 +80,152 @@ def found(setting):
         return ledger(setting)
 
 
+@pytest.fixture(scope="module")
+def many():
+    """As many samples as Theorems 3.1 and 4.2 ask for: 144 of k ln(d)^2 = 143.2."""
+    with jax.enable_x64(True):
+        return clustered(copies=48)
+
+
 def test_every_claim_holds_at_a_kkt_point(setting, found):
     assert np.all(nice(setting))
+    assert {"A.13: share of fresh points that are nice", *frei.THEOREMS} < set(found)
     for name, check in found.items():
+        applies = not name.startswith(("3.1", "4.2"))  # those ask for more samples
+        assert check.assumed == applies, (name, check.assumptions)
+        assert check.holds == applies, (name, check)
+        told = theory.table({name: check})
+        assert ("does not apply (k ln(d)^2 <= n: 143 against 3)" in told) != applies
+
+
+def test_every_theorem_holds_of_as_many_samples_as_it_asks_for(many):
+    for name, check in ledger(many).items():
         assert check.assumed, (name, check.assumptions)
         assert check.holds, (name, check)
+        assert check.vacuous == (name == "D.9: size of z"), name
+
+
+def test_the_theorems_numbers_are_those_of_the_formulas(many):
+    odds, sigma = 4 * 144 * D ** (-np.log(D) / 2), SIGMA
+    assert odds == pytest.approx(frei.test_error(144, D))
+    x, cluster = np.array(many.test_x), np.asarray(many.test_cluster)
+    means, labels = np.asarray(many.clusters.means), np.asarray(many.clusters.labels)
+    x[:3] -= 0.6 * means[cluster[:3]]  # right, but not nice
+    x[:2] = -means[cluster[:2]]  # wrong, and flipped to what is right by -z or z
+    x[4] = -0.05 * means[cluster[4]]
+    moved = many._replace(test_x=jnp.asarray(x))
+    told = ledger(moved)
+    w, b, v = kkt_cases.arrays(many.point.params)
+
+    def outputs(points):
+        return np.maximum(points @ w.T + b, 0) @ v
+
+    y = labels[cluster]
+    wrong = y * outputs(x) <= 0
+    z = np.asarray(many.clusters.z)
+    turned = (outputs(x) > 0) != (outputs(x - y[:, None] * z) > 0)
+    left = np.asarray(nice(moved))
+    assert 0 < wrong.sum() < (~left).sum() < TEST
+    assert not turned.all()
+    np.testing.assert_allclose(told["3.1: test error"].measured, wrong.mean())
+    np.testing.assert_allclose(told["3.1: test error"].bound, odds)
+    shares = {
+        "A.13: share of fresh points that are nice": left,
+        "4.2: share of fresh points": turned,
+    }
+    for name, which in shares.items():
+        (check,) = (told[one] for one in told if one.startswith(name))
+        np.testing.assert_allclose(check.measured, which.mean())
+        np.testing.assert_allclose(check.bound, 1 - odds)
+        assert check.assumed
+        assert not check.holds
+    # The network of the means: relu(p_q - r |w|) = sum of relu(p_j + r |w|) of the other label.
+    pre, length, r = 4 * x @ means.T / D - 2, 4 / D**0.5, np.linspace(0, D**0.5, 100_001)
+    margins = y * (np.maximum(pre, 0) @ labels)
+    np.testing.assert_allclose(
+        told["4.1: margins of the robust network"].measured, margins[left].min()
+    )
+    sizes = []
+    for point, label in zip(pre[left], y[left], strict=True):
+        for_y, against = point[labels == label], point[labels != label]
+        worst = np.maximum(for_y[:, None] - length * r, 0).sum(axis=0)
+        worst -= np.maximum(against[:, None] + length * r, 0).sum(axis=0)
+        sizes.append(r[np.argmax(worst < 0)])
+    check = told["4.1: radius of the robust network"]
+    np.testing.assert_allclose(check.measured, min(sizes), rtol=1e-3)
+    assert check.bound == frei.robust_radius(many.clusters) == D**0.5 / 8
+    delta = 4 * sigma * D**0.5 * np.log(D)
+    np.testing.assert_allclose(many.clusters.delta, delta)
+
+
+@pytest.mark.parametrize(
+    ("delta", "broken"),
+    [
+        (1e-4, set()),
+        (1e-6, {"n <= sqrt(delta)/3 d^(ln(d)/4)"}),
+        (1e-18, {"n <= sqrt(delta)/3 d^(ln(d)/4)", "3 d^(1 - ln(d)) <= delta"}),
+        (
+            1e-23,
+            {
+                "n <= sqrt(delta)/3 d^(ln(d)/4)",
+                "3 d^(1 - ln(d)) <= delta",
+                "n <= sqrt(delta/3) e^(d/32)",
+            },
+        ),
+    ],
+)
+def test_the_theorems_ask_for_a_delta(many, delta, broken):
+    for theorem in (frei.generalization, frei.fresh_flipped):
+        check = theorem(many, delta)
+        assert {name for name, one in check.assumptions.items() if not one.holds} == broken
+        assert check.holds == (not broken)
+        for bad in (0.0, 1.0):
+            with pytest.raises(ValueError, match="delta"):
+                theorem(many, bad)
+
+
+def test_theorem_4_1_is_refuted_by_a_network_that_is_not_robust(setting, monkeypatch):
+    """Half of its weights and a bias of -1.2 leave margins of 0.8. At sqrt(d)/11 a neuron of ten
+    times the weight has gone from -2 to 2 - 4/11, and those of the other label from 2 to there."""
+    robust = frei.robust_network(setting.clusters)
+    weak = robust._replace(w=robust.w / 2, b=robust.b + 0.8)
+    monkeypatch.setattr(frei.theorems, "robust_network", lambda c: weak)
+    check = frei.robust_margins(setting)
+    assert check.measured == pytest.approx(0.8, abs=0.1)
+    assert (check.assumed, check.holds) == (True, False)
+    strong = robust._replace(w=robust.w.at[2].multiply(10))
+    monkeypatch.setattr(frei.theorems, "robust_network", lambda c: strong)
+    check = frei.robust_sizes(setting)
+    assert check.measured == pytest.approx(D**0.5 / 11, rel=0.1)
+    assert (check.assumed, check.holds) == (True, False)
+
+
+def test_the_robust_radius_is_of_clusters_that_meet_the_assumption(setting):
+    c = setting.clusters
+    assert frei.robust_radius(c) == D**0.5 / 8
+    assert np.isnan(frei.robust_radius(c._replace(sigma=jnp.array(0.5))))
+    assert np.isnan(frei.robust_radius(c._replace(means=1.1 * c.means)))
+
+
+@pytest.mark.parametrize(("hits", "draws"), [(0, 20), (1, 20), (3, 20), (19, 20), (20, 20), (7, 9)])
+def test_a_share_refutes_what_is_outside_of_its_interval(hits, draws):
+    """A share of few draws above a bound refuted it, whatever chance makes of it."""
+    happened = jnp.arange(draws) < hits
+    low = stats.binomtest(hits, draws).proportion_ci(0.95, method="exact").low
+    for odds, holds in ((low * 1.001 + 1e-6, True), (low * 0.999 - 1e-6, False)):
+        if odds < 0:
+            continue
+        most = theory.share_at_most(happened, odds, {})
+        least = theory.share_at_least(~happened, odds, {})
+        assert (most.holds, least.holds) == (holds, holds)
+        share = hits / draws
+        np.testing.assert_allclose((most.measured, least.measured), (share, 1 - share))
+        np.testing.assert_allclose((most.bound, least.bound), (odds, 1 - odds))
+        np.testing.assert_allclose((most.slack, least.slack), odds - share)
+    assert theory.share_at_most(happened, 0.0, {}).holds == (hits == 0)
+    assert theory.share_at_most(happened, 1.5, {}, vacuous=True).holds
+    nothing = {"1 <= 0": theory.below(1.0, 0.0)}
+    assert not theory.share_at_most(happened, 1.0, nothing).holds
 
 
 def test_the_numbers_are_those_of_the_formulas(setting, found):
@@ -194,6 +340,8 @@ ABOUT_FRESH = (
     "D.6: opposing neurons active",
     "D.7: fresh positive points flipped",
     "D.8: fresh negative points flipped",
+    "4.1: margins of the robust network",
+    "4.1: radius of the robust network",
 )
 
 
@@ -278,14 +426,15 @@ def test_the_robust_and_the_linear_network(setting):
     assert np.min(margins(robust, x, y)) >= 1
     np.testing.assert_allclose(jax.jit(networks.apply)(linear, x), x @ (u / D), atol=1e-12)
     for direction in np.random.default_rng(1).normal(size=(20, D)):
-        moved = x + D**0.5 / 8 * direction / np.linalg.norm(direction)
+        moved = x + float(frei.robust_radius(c)) * direction / np.linalg.norm(direction)
         assert np.all(margins(robust, moved, y) >= 0.5 - 1e-9)
 
 
 def test_no_fresh_points_are_refused(setting):
     none = setting._replace(test_x=setting.test_x[:0], test_cluster=setting.test_cluster[:0])
-    with pytest.raises(ValueError, match=r"test_x must hold at least one point, got shape \(0, "):
-        frei.ledger(none)
+    for ask in (frei.ledger, *frei.THEOREMS.values()):
+        with pytest.raises(ValueError, match=r"test_x must hold at least one point, got shape \(0"):
+            ask(none, 0.05)
 
 
 def test_clusters_that_there_are_not_are_refused(setting):
@@ -315,7 +464,7 @@ def test_padding_is_no_sample(setting, found):
     for name, check in ledger(padded).items():
         assert check.holds == found[name].holds, name
         np.testing.assert_allclose(check.measured, found[name].measured, err_msg=name, atol=1e-12)
-        assert check.assumed, name
+        assert check.assumed == found[name].assumed, name
 
 
 def test_probabilities_are_of_some_dimensions_and_samples():

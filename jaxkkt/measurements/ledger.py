@@ -13,7 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
-from jaxkkt.numerics.requirements import require_whole
+from jaxkkt.numerics.requirements import require_probability, require_whole
 from jaxkkt.specs.fields import Number, described
 from jaxkkt.theory import Check, frei, kkt_point, vardi, wang
 from jaxkkt.theory.points import NEAR
@@ -22,7 +22,7 @@ from jaxkkt.theory.points import NEAR
 CLAIMS = (
     *(f"Vardi {name}" for name in vardi.LEMMAS),
     *(f"Vardi, on the margin, {name}" for name in vardi.LEMMAS),
-    *(f"Frei {name}" for name in (*frei.PROPERTIES, *frei.LEMMAS)),
+    *(f"Frei {name}" for name in (*frei.PROPERTIES, *frei.LEMMAS, *frei.THEOREMS)),
     *(f"Wang {name}" for name in wang.LEMMAS),
 )
 RECORDED = ("measured", "bound", "slack", "assumed", "holds", "vacuous")  # of a Check
@@ -38,7 +38,8 @@ class Ledger(Measurement):
     those of Wang et al. (2022), at the first `points` held-out points, or those that it trained on
     where there are none, each at the point of least
     slack, by perturbations and directions that are the same for every run (`wang.ledger`); a lemma
-    may fail at a share `gamma` of the points. NaN where a claim does not speak of the run, as
+    may fail at a share `gamma` of the points, as Theorems 3.1 and 4.2 of Frei et al. may for a
+    share `gamma` of all samples. NaN where a claim does not speak of the run, as
     beyond `largest` samples; `ledger_assumed` is 0 where it does, but its assumptions fail. Where a
     claim about fresh points finds none that it is about, `ledger_vacuous` is 1, `ledger_holds` 0,
     and `ledger_measured` NaN.
@@ -47,12 +48,12 @@ class Ledger(Measurement):
     polish: bool = described("lemmas of KKT points are asked of the polished network", default=True)
     largest: int = described("most samples that are certified", "samples", default=256)
     points: int = described("points at which lemmas of lazy networks are asked", default=64)
-    gamma: Number = described("probability with which a lemma may fail", default=0.05)
+    gamma: Number = described("probability with which a claim may fail", default=0.05)
     on_host: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wang.require_probability(gamma=self.gamma)
+        require_probability(gamma=self.gamma)
         require_whole("largest", self.largest, 1)
         require_whole("points", self.points, 1)
 
@@ -108,7 +109,8 @@ class Ledger(Measurement):
                 jnp.asarray(test.x),
                 truth.test_cluster,
             )
-            found |= {f"Frei {name}": check for name, check in _frei(setting).items()}
+            clustered = _frei(setting, jnp.asarray(self.gamma, x.dtype))
+            found |= {f"Frei {name}": check for name, check in clustered.items()}
         return found
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:

@@ -24,6 +24,14 @@ def require_not_negative(**numbers: object) -> None:
         _require(name, number, lambda values: values >= 0, "at least 0")
 
 
+def require_probability(**numbers: Any) -> None:
+    """Raises ValueError unless all are above 0 and below 1."""
+    require_positive(**numbers)
+    for name, number in numbers.items():
+        if not isinstance(number, jax.core.Tracer) and number >= 1:
+            raise ValueError(f"{name} is a probability below 1, got {number}")
+
+
 def require_whole(name: str, value: Any, least: int, most: int = LARGEST) -> None:
     """Raises ValueError unless this is an integer from `least` to `most`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool | np.bool_):

@@ -9,6 +9,8 @@ from jaxkkt.theory.checks import (
     at_most,
     below,
     of_some,
+    share_at_least,
+    share_at_most,
     table,
     tightest,
 )
@@ -26,6 +28,8 @@ __all__ = [
     "frei",
     "kkt_point",
     "of_some",
+    "share_at_least",
+    "share_at_most",
     "table",
     "tightest",
     "vardi",

@@ -5,7 +5,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import betainc
 from jaxtyping import Array, Bool, Float
+
+# A share refutes a probability that is outside of its two-sided interval of this confidence.
+CONFIDENCE = 0.95
 
 
 class Assumption(NamedTuple):
@@ -93,6 +97,40 @@ def of_some(check: Check, there: Any) -> Check:
     )
 
 
+def share_at_most(
+    happened: Bool[Array, " n"],
+    probability: Any,
+    assumptions: dict[str, Assumption],
+    vacuous: Any = False,
+) -> Check:
+    """The claim that something happens with at most this probability, at n independent draws.
+
+    Measured: the share of these draws at which it did. By chance it may be above a bound that is
+    true: the claim holds where the bound reaches into the 95% interval of Clopper and Pearson, so
+    unless as many would happen in less than 2.5% of such draws. There `slack`, the bound less the
+    share, may be negative. A share of few draws refutes large violations alone.
+    """
+    odds = jnp.asarray(probability)
+    hits = jnp.sum(happened, dtype=odds.dtype)
+    found = at_most(hits / happened.shape[0], odds, assumptions, vacuous)
+    return _unless_by_chance(found, hits, happened.shape[0], odds)
+
+
+def share_at_least(
+    happened: Bool[Array, " n"],
+    failing: Any,
+    assumptions: dict[str, Assumption],
+    vacuous: Any = False,
+) -> Check:
+    """The claim that something happens with probability at least 1 - `failing`, at n independent
+    draws; measured and judged as `share_at_most` does it. `failing` may be too small for 1 less it.
+    """
+    odds = jnp.asarray(failing)
+    misses = jnp.sum(~happened, dtype=odds.dtype)
+    found = at_least(1 - misses / happened.shape[0], 1 - odds, assumptions, vacuous)
+    return _unless_by_chance(found, misses, happened.shape[0], odds)
+
+
 def tightest(
     measured: Array,
     bound: Array,
@@ -159,6 +197,14 @@ def _check(
     return Check(
         assumptions, bound, measured, slack, slack >= -tolerance, applies & jnp.asarray(vacuous)
     )
+
+
+def _unless_by_chance(found: Check, hits: Array, draws: int, odds: Array) -> Check:
+    """The check that holds unless `hits` of the draws, or more, are too rare at these odds."""
+    some = jnp.maximum(hits, 1)
+    chance = betainc(some, draws + 1 - some, jnp.clip(odds, 0, 1))
+    likely = (hits == 0) | (chance >= (1 - CONFIDENCE) / 2)
+    return found._replace(holds=found.assumed & likely)
 
 
 def _all(assumptions: dict[str, Assumption]) -> Bool[Array, "*lanes"]:

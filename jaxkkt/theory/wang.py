@@ -19,7 +19,11 @@ from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
 from jaxkkt.numerics.arithmetic import lengths, ratio
 from jaxkkt.numerics.keys import key_of
-from jaxkkt.numerics.requirements import require_not_negative, require_positive
+from jaxkkt.numerics.requirements import (
+    require_not_negative,
+    require_positive,
+    require_probability,
+)
 from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
@@ -299,14 +303,7 @@ def _of_unit_top(*networks: Params) -> dict[str, Assumption]:
     return {"v_j = +-1/sqrt(k), not trained": below(furthest, ROUNDING)}
 
 
-def require_probability(gamma: Any) -> None:
-    """Raises ValueError unless it is above 0 and below 1."""
-    require_positive(gamma=gamma)
-    if not isinstance(gamma, jax.core.Tracer) and gamma >= 1:
-        raise ValueError(f"gamma is a probability below 1, got {gamma}")
-
-
 def _require(gamma: Any = None, **numbers: Any) -> None:
     require_positive(**numbers)
     if gamma is not None:
-        require_probability(gamma)
+        require_probability(gamma=gamma)

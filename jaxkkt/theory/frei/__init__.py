@@ -7,16 +7,22 @@ v_j > 0, J- those with v_j < 0; u = sum_q y_q mu_q. What the paper says of a KKT
 `theory.KKTPoint` and the `Clusters` that its samples came from.
 """
 
-from jaxkkt.theory.frei.distribution import Clusters, clusters, linear_network, robust_network
+from jaxkkt.theory.frei.distribution import (
+    Clusters,
+    clusters,
+    linear_network,
+    robust_network,
+    robust_radius,
+)
 from jaxkkt.theory.frei.lemmas import (
     LEMMAS,
     Setting,
     alignment,
     cluster_mass,
     flipped,
-    ledger,
     mass_from_above,
     mass_from_below,
+    nice_points,
     not_far_off,
     opposing_neurons,
     outputs,
@@ -32,10 +38,19 @@ from jaxkkt.theory.frei.samples import (
     separated,
     test_error,
 )
+from jaxkkt.theory.frei.theorems import (
+    THEOREMS,
+    fresh_flipped,
+    generalization,
+    ledger,
+    robust_margins,
+    robust_sizes,
+)
 
 __all__ = [
     "LEMMAS",
     "PROPERTIES",
+    "THEOREMS",
     "Clusters",
     "Sample",
     "Setting",
@@ -43,16 +58,22 @@ __all__ = [
     "cluster_mass",
     "clusters",
     "flipped",
+    "fresh_flipped",
+    "generalization",
     "ledger",
     "linear_network",
     "mass_from_above",
     "mass_from_below",
+    "nice_points",
     "nice_sample",
     "not_far_off",
     "opposing_neurons",
     "outputs",
     "properties",
+    "robust_margins",
     "robust_network",
+    "robust_radius",
+    "robust_sizes",
     "room",
     "separated",
     "signs",

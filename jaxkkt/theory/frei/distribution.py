@@ -116,9 +116,21 @@ def clusters(
 def robust_network(c: Clusters) -> Params:
     """Theorem 4.1: one neuron a cluster, v_q = y_q, w_q = 4 mu_q / d, b_q = -2.
 
-    With high probability a point has margin >= 1 and is not flipped within sqrt(d)/8.
+    With high probability a point has margin >= 1 and is not flipped within `robust_radius`.
     """
     return Params(4 * c.means / c.d, jnp.full(c.labels.shape, -2.0, c.means.dtype), c.labels)
+
+
+def robust_radius(c: Clusters) -> Float[Array, ""]:
+    """sqrt(d)/8, in units of the input: `robust_network` has no flip within it at a fresh point
+    with |<mu_q, xi>| <= sigma sqrt(d) ln(d) for all q, which all are but for a share of at most
+    2 k d^(-ln(d)/2). NaN where Assumption 2.2 does not hold, of which it says nothing.
+
+    The paper asks for a d that is sufficiently large, so that 4 ln(d) <= sqrt(d). Its proof needs
+    Delta <= d, which Assumption 2.2 contains (Lemma A.9). Theorem 4.1.
+    """
+    applies = jnp.stack([one.holds for one in c.assumptions().values()]).all()
+    return jnp.where(applies, jnp.sqrt(c.d) / 8, jnp.nan)
 
 
 def linear_network(c: Clusters) -> Params:
