@@ -104,7 +104,8 @@ def half_distances(
 
     min_j |x_i - others_j| / 2 over y_i labels_j < 0; inf where there is none. At perturbations of
     this size no classifier is robust at both ends, whatever it is. Padding is a zero row with the
-    label 0. Off by up to 1e-3 of the points' norms, by rounding in float32.
+    label 0. Off by up to 1e-3 of the points' norms, by rounding in float32. The derivative is 0
+    where the distance is 0 or inf.
     Raises ValueError for other labels, points of several dimensions, and unless all hold
     floating-point numbers of one precision.
     """
@@ -113,13 +114,16 @@ def half_distances(
     if x.shape[1] != others.shape[1]:
         told = f"others must have the points' dimension, {x.shape[1]}, got {others.shape}"
         raise ValueError(told)
-    unit = jnp.maximum(scale(x), scale(others))
+    # A distance does not depend on its unit, whose derivative times inf would be NaN.
+    unit = jax.lax.stop_gradient(jnp.maximum(scale(x), scale(others)))
     x, others = x / unit, others / unit  # squares in other units may not be representable
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(others**2, axis=1)[None]
     squared = squares - 2 * jnp.dot(x, others.T, precision=PRECISION)
     opposite = y[:, None] * labels[None] < 0
     nearest = jnp.min(jnp.where(opposite, squared, jnp.inf), axis=1, initial=jnp.inf)
-    return unit * jnp.sqrt(jnp.maximum(nearest, 0)) / 2
+    moves = (nearest > 0) & (nearest < jnp.inf)
+    still = jax.lax.stop_gradient(jnp.maximum(nearest, 0))  # 0, inf or NaN: roots of themselves
+    return unit * jnp.where(moves, jnp.sqrt(jnp.where(moves, nearest, 1)), still) / 2
 
 
 def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence) -> Dataset:

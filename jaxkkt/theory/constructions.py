@@ -262,7 +262,9 @@ def neighbour_attacks(
 def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Array) -> Attacks:
     def one(point: Array, label: Array, s: Array) -> Array:
         gaps = x - point[None]
-        largest = scale(gaps)  # squares in other units may not be representable
+        # Squares in other units may not be representable. No flip depends on the unit, and the
+        # derivative of the unit times an infinite size would be NaN.
+        largest = jax.lax.stop_gradient(scale(gaps))
         gaps = gaps / largest
         at = jnp.sum(gaps**2, axis=1)
         slope = -2 * jnp.dot(gaps, s, precision=PRECISION)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import PRECISION, Params, preactivations
+from jaxkkt.numerics.arithmetic import lengths
 from jaxkkt.numerics.requirements import (
     as_mask,
     as_positive,
@@ -98,7 +99,7 @@ def summary(
             f"the theorems ask for samples of both labels, got {float(count):g} of one"
         )
     d = as_positive("d", x.shape[1] if d is None else d, x.dtype)
-    away = jnp.abs(jnp.linalg.norm(x, axis=1) / jnp.sqrt(d) - 1)
+    away = jnp.abs(lengths(x) / jnp.sqrt(d) - 1)
     return Summary(
         chosen, count, d, largest_product(x, chosen), share, jnp.max(jnp.where(chosen, away, 0))
     )
