@@ -524,3 +524,65 @@ def test_more_than_nothing_is_not_nothing():
     assert checks.at_least(0.0, 0.0, {}).holds
     assert not checks.above(0.0, 0.0, {}).holds
     assert checks.above(1e-9, 0.0, {}).holds
+
+
+@pytest.fixture(scope="module")
+def correlated():
+    """<mu_0, mu_1> = 3, while the samples are orthogonal as before: the second has a noise."""
+    with jax.enable_x64(True):
+        setting = clustered(sigma=0.5 * D**-0.5)
+        cosine = 3 / D
+        turned = cosine * setting.point.x[0] + (1 - cosine**2) ** 0.5 * setting.point.x[1]
+        means = setting.clusters.means.at[1].set(turned)
+        setting = setting._replace(clusters=setting.clusters._replace(means=means))
+        return setting, ledger(setting)
+
+
+def test_products_of_means_are_in_every_formula(correlated):
+    """Means of all other cases are orthogonal: p = 0."""
+    setting, found = correlated
+    d, k, c, p, sigma = D, 3, 1 / 3, 3, 0.5 * D**-0.5
+    delta = 4 * sigma * d**0.5 * np.log(d)
+    c_prime = k * (p + delta + 1) / (d - delta + 1)
+    room = d - delta - k * p - k * delta
+    eta1 = (2 * delta + p + 1) / room
+    eta2 = 3 * (3 * d + delta + 1) * (1 - 2 * c_prime) / (room * (1 - 3 * c_prime) * c * k)
+    told = jax.jit(lambda c: (c.p, c.c_prime, c.room, *c.etas))(setting.clusters)
+    np.testing.assert_allclose(told, (p, c_prime, room, eta1, eta2))
+    assert found["A.10: mass of a cluster, at most"].assumed
+    np.testing.assert_allclose(
+        found["A.10: mass of a cluster, at most"].bound, 1 / ((1 - 2 * c_prime) * (d - delta + 1))
+    )
+    w, b, v = kkt_cases.arrays(setting.point.params)
+    pulls = np.asarray(setting.point.multipliers)[:, None] * np.asarray(setting.point.slopes)
+    nice = np.asarray(jax.jit(lambda s: s.nice)(setting))
+    assert nice.any()
+    pre = np.asarray(setting.test_x)[nice] @ w.T + b
+    slack = pre + np.abs(v) * pulls.sum(axis=0) * (2 * delta + p + 1)
+    np.testing.assert_allclose(found["D.3: preactivations from below"].slack, slack.min())
+    assert found["D.2: outputs at fresh points"].bound == 2
+    rest = 20 * d / 21 - (d + 1) / 10
+    etas = (d + 1) / (5 * k * rest) + 24 * (64 * d / 21 + 1) / (7 * c * k * rest)
+    size = etas * (k * d + c_prime * k * (d - delta + 1)) ** 0.5
+    np.testing.assert_allclose(found["D.9: size of z"].bound, size)
+
+
+@pytest.mark.parametrize(
+    ("d", "p", "holds"), [(30, 0, True), (28, 0, False), (61, 1, True), (58, 1, False)]
+)
+def test_the_assumption_on_the_number_of_clusters(d, p, holds):
+    """3 (p + 1) <= (d + 1) / 10 where there is next to no noise."""
+    means = d**0.5 * np.eye(3, 4)
+    means[1] = [p / d**0.5, (d - p**2 / d) ** 0.5, 0, 0]
+    c = frei.clusters(means, np.array([1.0, 1.0, -1.0]), 1e-9, float(d))
+    assumed = jax.jit(lambda c: c.assumptions())(c)
+    assert assumed["k (p + Delta + 1) <= (d - Delta + 1) / 10"].holds == holds
+
+
+@pytest.mark.parametrize(("c_prime", "ratio"), [(0.3, 4.0), (0.4, np.nan)])
+def test_etas_are_those_of_c_prime_below_a_third(c_prime, ratio):
+    """(1 - 2 c') / (1 - 3 c'), which turns negative; two orthogonal clusters without noise."""
+    d = 2 / c_prime - 1
+    c = frei.clusters(d**0.5 * np.eye(2), np.array([1.0, -1.0]), 1e-12, d)
+    expected = np.array([1 / d, 3 * (3 * d + 1) * ratio / d]) + 0 * ratio
+    np.testing.assert_allclose(jax.jit(lambda c: c.etas)(c), expected, rtol=1e-9)

@@ -343,3 +343,98 @@ def test_the_table_says_why_a_claim_does_not_apply(orthogonal):
     assert "does not apply (" in text
     assert "|x_i| = sqrt(d): 0.1 against 1e-05" in text
     assert "nan" not in text
+
+
+def told(m, d, p, share=0.25):
+    return vardi.Summary(jnp.ones(m, bool), *map(jnp.asarray, map(float, (m, d, p, share, 0.0))))
+
+
+def test_products_of_samples_are_in_every_formula():
+    """Samples of all other cases are orthogonal: p = 0."""
+    s = told(4, 60, 3)
+    c, c_prime, room = 0.25, 4 * 4 / 61, 60 - 4 * 3
+    np.testing.assert_allclose((s.c_prime, s.room), (c_prime, room))
+    eta2 = 2 * (c * c_prime + 1) * 61 / (4 * c * room)
+    np.testing.assert_allclose(jax.jit(lambda s: s.etas)(s), (4 / room, eta2))
+
+
+@pytest.mark.parametrize(("d", "holds"), [(47, True), (46, False)])
+def test_the_assumption_on_the_number_of_samples(d, holds):
+    """4 <= (d+1) / (3 (3+1)) from d = 47 on."""
+    assert told(4, d, 3).assumptions()["m <= (d+1) / (3 (p+1))"].holds == holds
+
+
+def test_bounds_of_correlated_samples(orthogonal):
+    """The same network, with a p and a d that are told: C.3 and C.4."""
+    p, d = 2.0, 1000.0
+    s = summary(orthogonal.x, orthogonal.y)._replace(p=jnp.asarray(p), d=jnp.asarray(d))
+    found = ledger(orthogonal, s)
+    w, b, v = kkt_cases.arrays(orthogonal.params)
+    x, y = np.asarray(orthogonal.x), np.asarray(orthogonal.y)
+    pulls = np.asarray(orthogonal.multipliers)[:, None] * np.asarray(orthogonal.slopes)
+    weight = np.abs(v) * pulls.sum(axis=0)
+    slack = x @ w.T + b + (p + 1) * weight
+    np.testing.assert_allclose(found["C.3: preactivations from below"].slack, slack.min())
+    gain = np.sign(v) * (w @ (y @ x)) - weight * (d - 4 * p)
+    np.testing.assert_allclose(found["C.4: weights along u"].slack, gain.min())
+
+
+def test_p_is_the_size_of_a_product():
+    x = np.array([[2.0, 0.0], [-1.5, 3**0.5], [0.0, 1.0]])
+    s = summary(x, np.array([1.0, -1.0, 1.0]))
+    np.testing.assert_allclose(s.p, 3)  # of -3, beside 0 and sqrt(3)
+
+
+def test_samples_a_little_inside_are_not_on_the_margin(orthogonal):
+    more = KKTPoint(
+        orthogonal.params,
+        np.concatenate([orthogonal.x, 1.02 * np.asarray(orthogonal.x[:1])]),
+        np.append(orthogonal.y, 1.0),
+        np.append(orthogonal.multipliers, 0.0),
+        np.concatenate([orthogonal.slopes, [[1.0, 0.0]]]),
+    )
+    assert 1 < jax.jit(lambda point: point.margins)(more)[-1] < 1.1
+    assert jax.jit(vardi.on_margin)(more).chosen.tolist() == [True] * 4 + [False]
+
+
+def test_the_lemma_of_small_correlations_begins_at_6_dimensions():
+    assert vardi.uncorrelated(1, 5, half=False) == -np.inf
+    for m, d in ((1, 6), (3, 100)):
+        expected = 1 - m**2 * d ** (1 - np.log(d) / 4)
+        assert float(vardi.uncorrelated(m, d, half=False)) == pytest.approx(expected, rel=1e-9)
+
+
+def alone(conditions):
+    """The names of the conditions that fail."""
+    return {name for name, one in conditions.items() if not one.holds}
+
+
+def test_a_multiplier_below_0_is_told_where_nothing_else_fails(orthogonal):
+    """The first sample twice, with 3/2 and -1/2 of its multiplier: their sum is right."""
+    first = jnp.asarray([0, 0, 1, 2, 3])
+    point = KKTPoint(
+        orthogonal.params,
+        orthogonal.x[first],
+        orthogonal.y[first],
+        orthogonal.multipliers[first] * jnp.asarray([1.5, -0.5, 1, 1, 1]),
+        orthogonal.slopes[first],
+    )
+    assert alone(jax.jit(KKTPoint.conditions)(point)) == {"lambda_i >= 0"}
+
+
+def test_a_multiplier_inside_the_margin_is_told_where_nothing_else_fails():
+    """One neuron along z = (2, 0, 1) with weight a^2 = v^2, which is stationary at any scale with
+    lambda = 1/|z| there; the other sample, (1, 0, 1), is the one on the margin."""
+    length, inner = 5**0.5, 3 / 5**0.5  # |z|, and that of the other along z
+    a = inner**-0.5
+    z = a * np.array([2.0, 0.0, 1.0]) / length
+    point = KKTPoint(
+        Params(jnp.asarray(z[None, :2]), jnp.asarray(z[2:]), jnp.asarray([a])),
+        jnp.asarray([[2.0, 0.0], [1.0, 0.0]]),
+        jnp.ones(2),
+        jnp.asarray([1 / length, 0.0]),
+        jnp.ones((2, 1)),
+    )
+    found = jax.jit(KKTPoint.conditions)(point)
+    assert alone(found) == {"slackness = 0"}
+    np.testing.assert_allclose(found["slackness = 0"].left, length / inner - 1)
