@@ -72,8 +72,13 @@ def gaussian(
 
 
 def pad(data: Dataset, samples: int, dim: int) -> Dataset:
-    """Zero rows and zero coordinates up to (samples, dim); padded samples get the label 0."""
-    m, d = data.x.shape
+    """Zero rows and zero coordinates up to (samples, dim); padded samples get the label 0.
+
+    Raises ValueError when asked to shrink, for several datasets that are stacked, and unless both
+    are arrays of floating-point numbers of one precision.
+    """
+    require_precision(**data._asdict())
+    m, d = _sizes(data)
     if samples < m or dim < d:
         raise ValueError(
             f"cannot pad {m} samples of dimension {d} to {samples} samples of dimension {dim}: "
@@ -87,11 +92,23 @@ def pad(data: Dataset, samples: int, dim: int) -> Dataset:
 def unpad(data: Dataset, samples: int, dim: int) -> Dataset:
     """The first samples and coordinates: what was given to `pad`.
 
-    Raises ValueError for more than there are.
+    Raises ValueError for more than there are, for sizes below 1, and for several datasets that are
+    stacked.
     """
-    if data.x.shape[0] < samples or data.x.shape[1] < dim:
+    m, d = _sizes(data)
+    if not (1 <= samples <= m and 1 <= dim <= d):
         raise ValueError(f"x of shape {data.x.shape} has no part of shape {(samples, dim)}")
     return Dataset(data.x[:samples, :dim], data.y[:samples])
+
+
+def _sizes(data: Dataset) -> tuple[int, int]:
+    if data.x.ndim != 2:
+        raise ValueError(
+            f"data have x (m, d), got {data.x.shape}: of several that are stacked, map over them "
+            "by jax.vmap"
+        )
+    m, d = data.x.shape
+    return m, d
 
 
 def half_distances(

@@ -419,3 +419,12 @@ def test_the_gap_is_what_its_own_vector_leaves_open(trained):
     n = rest - t * size
     expected = (rest @ rest - 2 * n @ size + n @ n) / (size @ size)
     np.testing.assert_allclose(side.gap, expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_certifies_where_jit_is_off():
+    """A loop over no kinks raised."""
+    case = kkt_cases.orthogonal(1, 1, 1.0)
+    with jax.disable_jit():
+        found = jk.kkt.certificate(case.params, case.x, case.y)
+    assert found.clarke.residual < 1e-6

@@ -410,3 +410,42 @@ def test_bad_input_is_refused(axes):
             attack(x, y, x, y, u[1:])
         with pytest.raises(ValueError, match="points have dimension 8, the samples 7"):
             attack(x, y, x[:, 1:], y, u)
+
+
+def test_attacks_on_neighbours_have_derivatives_beside_padding():
+    """Those of all points were NaN."""
+    _, points, labels, x, y = plane(0)
+    padded = np.append(x, [[0.0, 0.0]], axis=0), np.append(y, 0.0)
+    asked, of = np.append(points, [[0.0, 0.0]], axis=0), np.append(labels, 0.0)
+
+    def size(points, labels, x, y):
+        found = constructions.neighbour_attacks(points, labels, x, y, [0.6, -0.8]).towards
+        return jnp.where(jnp.isfinite(found), found, 0).sum()
+
+    expected = jax.grad(size)(jnp.asarray(points), labels, x, y)
+    assert (np.abs(expected) > 1e-3).any()
+    found = jax.grad(size)(jnp.asarray(asked), of, *padded)
+    np.testing.assert_allclose(found[:-1], expected, atol=1e-12)
+    assert not found[-1].any()
+
+
+def aligned(array):
+    """The same numbers where JAX takes them as they are."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    same = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    same[...] = array
+    return same
+
+
+def test_what_is_constructed_does_not_change_with_what_it_was_made_of():
+    x, y = aligned(np.eye(4) * 2), aligned(np.array([1.0, -1.0, 1.0, -1.0]))
+    made = {
+        "larger": constructions.larger_margin_network(x, y),
+        "robust": vardi.robust_network(x, y, 0.0),
+        "clusters": frei.clusters(x, y, 0.1),
+    }
+    before = jax.tree.map(lambda a: np.array(a, copy=True), made)
+    x *= -1
+    y *= -1
+    jax.tree.map(np.testing.assert_array_equal, made, before)

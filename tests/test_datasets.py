@@ -249,3 +249,33 @@ def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_data(draw, float64
     key, sizes = jax.random.key(0), (6, 7)
     traced = jax.jit(partial(draw, shape=sizes))(key, *jnp.array(sizes, jnp.int32))
     np.testing.assert_allclose(traced.x, draw(key, *sizes).x, rtol=1e-15)
+
+
+def test_half_distances_have_derivatives_beside_padding_and_equal_points():
+    """A row of padding, whose distance is inf, made the derivative of all NaN."""
+    x = jnp.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    y = jnp.array([1.0, -1.0, 0.0])
+    found = jax.grad(lambda x: datasets.half_distances(x, y, x, y)[0])(x)
+    np.testing.assert_allclose(
+        found, np.array([[1, -2], [-1, 2], [0, 0]]) / (2 * 5**0.5), rtol=1e-5
+    )
+    same, labels = jnp.ones((2, 2)), jnp.array([1.0, -1.0])
+    assert not jax.grad(lambda x: datasets.half_distances(x, labels, x, labels).sum())(same).any()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("change", [datasets.pad, datasets.unpad])
+def test_padding_is_of_one_dataset(change):
+    """Of several that are stacked it cut the first of their axes."""
+    with pytest.raises(ValueError, match=r"stacked, map over them by jax\.vmap"):
+        change(datasets.Dataset(jnp.ones((4, 3, 2)), jnp.ones((4, 3))), 3, 2)
+    one = datasets.Dataset(np.ones((3, 2), np.float32), np.ones(3, np.float32))
+    for sizes in ((0, 2), (-1, 2), (3, 0)):
+        with pytest.raises(ValueError, match=r"has no part of shape|padding only adds"):
+            change(one, *sizes)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_padding_rounds_nothing():
+    with pytest.raises(ValueError, match="x is float64, which JAX would round to float32"):
+        datasets.pad(datasets.Dataset(np.ones((3, 2)), np.ones(3)), 4, 2)

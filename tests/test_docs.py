@@ -145,6 +145,17 @@ def test_workers_of_this_machine(tmp_path):
 
 
 @pytest.mark.slow
+def test_functions_under_shard_map_are_those_under_vmap():
+    (code,) = (block for block in blocks("machines.md")[0] if "jax.shard_map" in block)
+    two = "import jax\njax.config.update('jax_num_cpu_devices', 2)\n"
+    command = [sys.executable, "-c", two + code + "print(jax.jit(train)(start))"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=500)
+    sharded, mapped = ran.stdout.splitlines()
+    assert sharded == mapped
+    assert sharded.count(".") == 2
+
+
+@pytest.mark.slow
 def test_processes_that_share_a_device(tmp_path):
     (script,) = blocks("machines.md")[1]
     path = tmp_path / "million.py"

@@ -248,3 +248,15 @@ def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_network(draw, floa
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-15), traced, draw(key, *sizes)
     )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_taken_out_of_padding_is_one_network():
+    """Of several that are stacked it left the last out."""
+    one = networks.torch_linear(jax.random.key(0), 6, 4)
+    stacked = jax.tree.map(lambda a: jnp.stack([a] * 3), one)
+    with pytest.raises(ValueError, match=r"stacked, map over them by jax\.vmap"):
+        networks.unpad(stacked, 2, 4)
+    for sizes in ((-1, 2), (0, 2), (2, 0), (7, 2)):
+        with pytest.raises(ValueError, match="has no part of shape"):
+            networks.unpad(one, *sizes)

@@ -398,3 +398,14 @@ class TestNoPoints:
         for clusters, dim, name in ((0, 3, "clusters"), (2, 0, "dim")):
             with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
                 mixtures.means(KEY, clusters, dim)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_points_have_a_dimension():
+    nothing = jnp.zeros((2, 0))
+    for ask in (
+        lambda: perturbations.universal_direction(nothing, jnp.ones(2), jnp.ones(2, bool)),
+        lambda: constructions.neighbour_guarantees(nothing, jnp.ones(2), nothing, jnp.ones(2)),
+    ):
+        with pytest.raises(ValueError, match="points need at least one dimension"):
+            ask()

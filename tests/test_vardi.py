@@ -438,3 +438,9 @@ def test_a_multiplier_inside_the_margin_is_told_where_nothing_else_fails():
     found = jax.jit(KKTPoint.conditions)(point)
     assert alone(found) == {"slackness = 0"}
     np.testing.assert_allclose(found["slackness = 0"].left, length / inner - 1)
+
+
+def test_padding_has_a_derivative():
+    x, y = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]), jnp.array([1.0, -1.0, 0.0])
+    found = jax.grad(lambda x: vardi.summary(x, y).off_sphere)(x)
+    np.testing.assert_allclose(found, [[0, 0], [0, 0.5**0.5], [0, 0]], atol=1e-6)

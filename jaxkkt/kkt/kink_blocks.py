@@ -41,7 +41,8 @@ def solver(boxes: Boxes, point: Point, matrix: Matrix) -> systems.Solve:
         inverse = systems.inverse_factor(block)
         return inverse, jnp.dot(inverse, cross, precision=PRECISION)
 
-    inverse, half = jax.lax.map(one, (blocks, cross))
+    # A loop over nothing raises where jit is off (`jax.disable_jit`).
+    inverse, half = jax.lax.map(one, (blocks, cross)) if w else (blocks, cross)
     flat = half.reshape(w * n, m)
     corner = matrix.corner - jnp.dot(flat.T, flat, precision=PRECISION)
     corner += jnp.diag(systems.gather(boxes, up, m) + point.positive / point.multipliers)

@@ -166,9 +166,14 @@ def pad(params: Params, width: int, dim: int) -> Params:
 def unpad(params: Params, width: int, dim: int) -> Params:
     """The first neurons and coordinates of one network: what was given to `pad`.
 
-    Raises ValueError for more than there are.
+    Raises ValueError for more than there are, for sizes below 1, and for networks that are stacked.
     """
-    if params.w.shape[0] < width or params.w.shape[1] < dim:
+    if params.w.ndim != 2:
+        raise ValueError(
+            f"a network has w (k, d), got {params.w.shape}: of networks that are stacked, map over "
+            "them by jax.vmap"
+        )
+    if not (1 <= width <= params.w.shape[0] and 1 <= dim <= params.w.shape[1]):
         raise ValueError(f"w of shape {params.w.shape} has no part of shape {(width, dim)}")
     return Params(params.w[:width, :dim], params.b[:width], params.v[:width])
 

@@ -28,8 +28,9 @@ def torch_linear(
 
     A neuron's draw depends on the key and its row alone. With a static `shape` (k', d') the width
     and dimension may be traced: the network comes back padded with zeros to that shape, with the
-    same numbers, but for rounding under `jit`. Raises ValueError for a width or dimension below 1
-    or beyond `shape`.
+    same numbers, but for rounding under `jit`, by keys of JAX's default kind; other keys, as "rbg"
+    or without `jax_threefry_partitionable`, draw others at another shape. Raises ValueError for a
+    width or dimension below 1 or beyond `shape`.
     """
     return _draw(lambda k, n: jax.random.uniform(k, n, minval=-1.0), key, width, dim, scale, shape)
 

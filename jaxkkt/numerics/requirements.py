@@ -223,13 +223,15 @@ def as_samples(dtype: Any = None, *, x: Any, y: Any) -> list[Array]:
 
 
 def require_rows(**arrays: Array) -> None:
-    """Raises ValueError unless all hold one point a row, shape (n, d)."""
+    """Raises ValueError unless all hold one point a row, shape (n, d) with d >= 1."""
     for name, array in arrays.items():
         if array.ndim != 2:
             raise ValueError(
                 f"{name} must hold one point a row, shape (n, d), got {array.shape}: a single "
                 f"point is given as a row, {name}[None]"
             )
+        if array.shape[1] == 0:
+            raise ValueError(f"points need at least one dimension, got {name} {array.shape}")
 
 
 def require_points(**arrays: Array | np.ndarray) -> None:

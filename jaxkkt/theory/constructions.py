@@ -67,7 +67,7 @@ def larger_margin_network(x: Points, y: Labels, d: Real | None = None) -> Params
     that do not fit and a d that is not positive. Vardi, Yehudai, Shamir (2022), Section 5.1.
     """
     x, y = as_samples(x=x, y=y)
-    return Params(x / _dimension(x, d), jnp.zeros_like(y), y)
+    return Params(x / _dimension(x, d), jnp.zeros_like(y), jnp.array(y, copy=True))
 
 
 def opposing_samples(x: Points, y: Labels, label: int, d: Real | None = None) -> Float[Array, " d"]:

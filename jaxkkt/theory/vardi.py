@@ -142,7 +142,7 @@ def robust_network(
         raise ValueError(f"c is a share of d in [0, 1), got {c}")
     bias = jnp.full(y.shape, -(1 + c) / (1 - c), x.dtype)
     d = as_positive("d", x.shape[1] if d is None else d, x.dtype)
-    return Params(2 * x / (d * (1 - c)), bias, y)
+    return Params(2 * x / (d * (1 - c)), bias, jnp.array(y, copy=True))
 
 
 def robust_radius(s: Summary) -> Float[Array, ""]:

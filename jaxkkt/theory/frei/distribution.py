@@ -110,6 +110,7 @@ def clusters(
         raise ValueError("the labels of clusters must be -1 or 1")
     d = means.shape[1] if d is None else d
     sigma, d = (as_positive(n, a, means.dtype) for n, a in (("sigma", sigma), ("d", d)))
+    means, labels = (jnp.array(a, copy=True) for a in (means, labels))  # the caller's stay its own
     return Clusters(means, labels, sigma, d)
 
 
