@@ -100,7 +100,8 @@ class AdversarialProtocol(Training):
         return epoch(state, data, self)
 
     def outcomes(self, state: "State") -> dict[str, Array]:
-        return {"robust_training_accuracy": state.best}
+        known = state.best >= 0  # it is -1 before the first epoch
+        return {"robust_training_accuracy": jnp.where(known, state.best, jnp.nan)}
 
     def attributes(self) -> dict[str, dict[str, str]]:
         return {

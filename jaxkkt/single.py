@@ -62,9 +62,9 @@ def train_through(
     run that ends before a level shows how it ended from there on. One compilation serves all levels
     of the same number. Under `jax.vmap` a batch of networks waits at each level for its last one.
     Another `jk.Training` than a Protocol is seen at the first state whose `log_loss` is at a level
-    or below, as CONVERGED, and ends by its own rule. Raises ValueError as `train` does, and for
-    levels that are not finite and falling, of which the shape alone is looked at where they are
-    traced.
+    or below, as CONVERGED, and ends by its own rule: `log_loss` says whether it came there.
+    Raises ValueError as `train` does, and for levels that are not finite and falling, of which the
+    shape alone is looked at where they are traced.
     """
     protocol = flow_protocol() if protocol is None else protocol
     data = _checked(params, x, y, protocol, key)

@@ -300,9 +300,10 @@ def test_a_curve_sees_adversarial_training_and_what_nothing_reaches():
     curve = jk.Curve([-1e4], measure=jk.Flips)
     table = cases.sweep(grid(**axes, epochs=3, measure=jk.Flips, curve=curve))
     assert np.isnan(table.curve_robust_training_accuracy).all()
-    curve = jk.Curve(steps=[1, 3])
+    curve = jk.Curve(steps=[0, 1, 3])
     table = cases.sweep(grid(**axes, epochs=3, curve=curve)).squeeze()
-    assert table.curve_steps.values.tolist() == [1, 3]
+    assert table.curve_steps.values.tolist() == [0, 1, 3]
+    assert np.isnan(table.curve_robust_training_accuracy.values).tolist() == [True, False, False]
     assert table.curve_robust_training_accuracy[-1] == table.robust_training_accuracy
 
 
@@ -319,6 +320,22 @@ def test_levels_are_where_its_log_loss_first_is(curved):
     assert capped.status.tolist() == [jk.Status.CONVERGED] * 2 + [jk.Status.STEP_CAP]
     for i, steps in enumerate(first):
         assert_close(cases.lane(found, i).params, every[steps - 1].params, rtol=1e-4, atol=1e-6)
+
+
+class Lossless(NoisyLabels):
+    """Says that nothing is lost from the third step on."""
+
+    def step(self, state, data):
+        after = super().step(state, data)
+        return after._replace(log_loss=jnp.where(after.steps > 2, -jnp.inf, after.log_loss))
+
+
+@pytest.mark.parametrize("curve", [jk.Curve([-1e3]), jk.Curve(steps=[1, 4])])
+def test_a_loss_of_0_ends_no_run_and_holds_none_up(curve):
+    """It was at or below where a run never pauses, and paused there for ever."""
+    table = cases.sweep(grid(protocol=Lossless, seed=0, max_steps=6, curve=curve)).squeeze()
+    assert table.steps == 6
+    assert table.curve_steps.values.ravel().tolist() == ([3] if curve.log_losses else [1, 4])
 
 
 class Capped(NoisyLabels):

@@ -183,6 +183,11 @@ def test_one_bad_seed_does_not_end_a_sweep_of_several():
     for some, seeds in ((made[:3], 1), (made, 2)):
         with pytest.raises(OSError, match="bad"):
             rows.give_up(some, 3, seeds)
+    many = {"init_scale": np.linspace(0.5, 1, 40).tolist(), "seed": range(2)}
+    with pytest.raises(OSError, match="no measurement") as caught:
+        sweep(jk.grid(**SIZES, **many, measure=fails([0, 1])))
+    (ended,) = re.findall(r"all of the (\d+) runs", caught.value.__notes__[0])
+    assert int(ended) < 40
     axes = {"init_scale": [0.5, 1.0, 2.0], "seed": range(2), "measure": fails([0])}
     table = sweep(jk.grid(**SIZES, **axes))
     failed = (table.status == jk.Status.RAISED).squeeze()

@@ -84,7 +84,7 @@ def test_initial_weights_have_the_variance_of_the_whole_space():
 
 def test_what_does_not_fit_is_told():
     axes = {"width": 5, "seed": 0, "initialization": "spanned", "init_ambient": 1e6}
-    with pytest.raises(ValueError, match=r"of R\^100000 and the weights of R\^1e\+06: give"):
+    with pytest.raises(ValueError, match=r"of R\^100000.0 and the weights of R\^1000000.0: give"):
         jk.grid(data="span", samples=4, data_ambient=1e5, **axes)
     with pytest.raises(ValueError, match="7 vectors span 7 columns, got 6"):
         spans.gaussian_rows(jax.random.key(0), 4, 6, 100.0, first=3)

@@ -45,8 +45,9 @@ log = logging.getLogger("jaxkkt")
 
 Keep = Literal["params"] | Iterable[Run] | None
 
-# A sweep gives up where so many runs, of so many seeds, have raised and none has come to its end.
-RAISED_AT_MOST, SEEDS = 3, 2
+# A sweep gives up where so many runs, of so many seeds, have raised and none has come to its end;
+# or so many more, of whatever seeds.
+RAISED_AT_MOST, SEEDS, RAISED_OF_ONE_SEED = 3, 2, 10
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,8 @@ def sweep(
     this process, since it reads a global that has changed or draws numbers by NumPy.
 
     A run whose data or measurements raise has the status RAISED and its traceback in `error`; the
-    others go on, and the same call tries it again. Where three have raised,
-    of two seeds if there are more, and none has come to its end the first error is raised.
+    others go on, and the same call tries it again. Where three of two
+    seeds have raised, or ten, and none has come to its end the first error is raised.
     Ctrl-C and SIGTERM stop it after the chunk of steps under way, with what has ended saved, by
     `Stopped`, a KeyboardInterrupt; a second one at once.
     `progress` shows a bar; by default in a terminal or notebook, and a line of logging now and then
@@ -262,6 +263,7 @@ def sweep(
                 rows.update((row.run, row) for row in some)
             work += sum(weights[row.run] for row in some)
             give_up(rows.values(), RAISED_AT_MOST, seeds)
+            give_up(rows.values(), RAISED_OF_ONE_SEED)
     _require_all_ended(rows, mine, stop, store)
     if len(rows) > before and progress is not False:
         seconds = perf_counter() - started

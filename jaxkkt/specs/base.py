@@ -98,6 +98,7 @@ class Spec:
     @classmethod
     def depth(cls, name: str) -> int:
         """How deep tuples are in each other in a value of this field; 0 where it is none."""
+        cls.require_fields([name])
         return cls._types[name].depth
 
     @classmethod

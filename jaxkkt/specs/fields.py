@@ -17,6 +17,13 @@ from jaxtyping import Array, Float, Int
 Number = Annotated[float | Float[Array, ""], "a number of a lane"]
 Count = Annotated[int | Int[Array, ""], "a number of a lane"]
 _TRACED = {Number: float, Count: int}
+_SCALARS: tuple[tuple[Any, type], ...] = (
+    (bool, bool),
+    (float, float),
+    (int, int),
+    (float | None, float),
+    (int | None, int),
+)
 # The largest `Count`: lanes hold them in 32 bits.
 MOST = 2**31 - 1
 
@@ -73,12 +80,23 @@ def field_types(cls: type) -> dict[str, FieldType]:
     """The types of the fields of a dataclass, by name."""
     hints: dict[str, Any] = {}
     for parent in reversed(cls.__mro__):
-        own = get_annotations(parent)
-        if any(isinstance(hint, str) for hint in own.values()):
-            evaluated = get_type_hints(parent, include_extras=True)
-            own = {name: evaluated[name] for name in own}
-        hints |= own
+        if "__dataclass_fields__" in vars(parent):  # of others annotations are no fields
+            hints |= _own_hints(parent)
     return {f.name: _field_type(hints[f.name]) for f in fields(cls)}
+
+
+def _own_hints(cls: type) -> dict[str, Any]:
+    own = get_annotations(cls)
+    if not any(isinstance(hint, str) for hint in own.values()):
+        return own
+    try:
+        evaluated = get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise ValueError(
+            f"the types of {cls.__name__}'s fields cannot be evaluated: {error}. Define what they "
+            "name in the class's module, or leave the quotes out"
+        ) from error
+    return {name: evaluated[name] for name in own}
 
 
 def is_number(value: Any, kind: type = Real) -> bool:
@@ -97,8 +115,7 @@ def types_of(value: Any) -> Any:
 
 def _field_type(hint: Any) -> FieldType:
     traced = next((kind for marked, kind in _TRACED.items() if _mentions(hint, marked)), None)
-    scalars: dict[Any, type] = {float | None: float, int | None: int}
-    scalar = hint if hint in (bool, float, int) else scalars.get(hint)
+    scalar = next((kind for one, kind in _SCALARS if hint == one), None)
     tuples = (one for one in (hint, *get_args(hint)) if get_origin(one) is tuple)
     return FieldType(traced, scalar, next(tuples, None))
 

@@ -179,10 +179,10 @@ class Spanned(Initialization):
 
     def require_fit(self, data: Any) -> None:
         there = getattr(data, "ambient", None)
-        if isinstance(there, float) and there != self.ambient:
+        if isinstance(there, int | float) and there != self.ambient:
             raise ValueError(
-                f"the points are of R^{there:g} and the weights of R^{self.ambient:g}: give data "
-                f"and initialization the same, as data_ambient={there:g}, init_ambient={there:g} "
+                f"the points are of R^{there!r} and the weights of R^{self.ambient!r}: give data "
+                f"and initialization the same, as data_ambient={there!r}, init_ambient={there!r} "
                 "of a grid; for several a grid each, jk.grid(...) + jk.grid(...)"
             )
 

@@ -75,7 +75,9 @@ def _standing(own: Any, pause: Pause | None) -> Array:
     """How the run of a state stands: by its own status, or PAUSED here."""
     if pause is None:
         return own.status
-    here = (own.log_loss <= pause.log_loss) | (own.steps >= pause.steps)
+    # At -inf there is no pause, though a loss of 0 comes to it.
+    here = (own.log_loss <= pause.log_loss) & (pause.log_loss > -jnp.inf)
+    here |= own.steps >= pause.steps
     here &= own.status != int(Status.DIVERGED)
     return jnp.where(here, int(Status.PAUSED), own.status).astype(jnp.int32)
 
@@ -106,9 +108,13 @@ def outcomes(kind: Training, state: Any) -> dict[str, Array]:
     if not isinstance(found, dict):
         raise ValueError(f"{name} must return a dictionary, got {type(found).__name__}")
     try:
-        return {key: jnp.asarray(value) for key, value in found.items()}
+        arrays = {key: jnp.asarray(value) for key, value in found.items()}
     except TypeError as error:
         raise ValueError(f"{name} must return numbers or arrays: {error}") from error
+    for key, array in arrays.items():
+        if jnp.issubdtype(array.dtype, jnp.complexfloating):
+            raise ValueError(f"{name} returns {key!r} of {array.dtype}: return real numbers")
+    return arrays
 
 
 # What the engine reads of a state, beside `params`.

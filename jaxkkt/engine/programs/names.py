@@ -87,7 +87,7 @@ def names_in(buckets: Sequence[Bucket]) -> Names:
             returned = names_of(run, some, shape)
             if twice := outcomes[prefix].keys() & returned.keys():
                 raise ValueError(
-                    f"a measurement and `outcomes` of {type(run.protocol).__name__} both return "
+                    f"a measurement and the `outcomes` of how runs train both return "
                     f"{min(twice)!r}: call one of them something else"
                 )
             found.add(returned, some, prefix)
