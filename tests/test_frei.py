@@ -113,6 +113,7 @@ def test_the_theorems_numbers_are_those_of_the_formulas(many):
     x[:3] -= 0.6 * means[cluster[:3]]  # right, but not nice
     x[:2] = -means[cluster[:2]]  # wrong, and flipped to what is right by -z or z
     x[4] = -0.05 * means[cluster[4]]
+    x[5] = means[labels != labels[cluster[5]]][0]  # the network of the means is wrong there, too
     moved = many._replace(test_x=jnp.asarray(x))
     told = ledger(moved)
     w, b, v = kkt_cases.arrays(many.point.params)
