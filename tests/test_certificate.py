@@ -421,6 +421,7 @@ def test_the_gap_is_what_its_own_vector_leaves_open(trained):
     np.testing.assert_allclose(side.gap, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_certifies_where_jit_is_off():
     """A loop over no kinks raised."""

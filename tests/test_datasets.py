@@ -251,6 +251,7 @@ def test_of_traced_sizes_the_scale_is_in_the_precision_of_the_data(draw, float64
     np.testing.assert_allclose(traced.x, draw(key, *sizes).x, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_half_distances_have_derivatives_beside_padding_and_equal_points():
     """A row of padding, whose distance is inf, made the derivative of all NaN."""
     x = jnp.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])

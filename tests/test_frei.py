@@ -159,6 +159,7 @@ def test_the_theorems_numbers_are_those_of_the_formulas(many):
     np.testing.assert_allclose(many.clusters.delta, delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delta", "broken"),
     [

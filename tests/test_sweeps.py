@@ -178,7 +178,7 @@ class TestFigures:
         printed = capsys.readouterr().out
         assert printed.strip() == (tmp_path / "claims.md").read_text().strip()
         assert "16 runs: 16 converged" in printed
-        assert f"networks are {table.width.values[0]} neurons wide" in printed
+        assert f"All networks have {table.width.values[0]} neurons, except" in printed
         assert json.loads((tmp_path / "claims.json").read_text())["runs"]["converged"] == 16
 
         (segment,) = (tmp_path / "segments").iterdir()

@@ -440,6 +440,7 @@ def test_a_multiplier_inside_the_margin_is_told_where_nothing_else_fails():
     np.testing.assert_allclose(found["slackness = 0"].left, length / inner - 1)
 
 
+@pytest.mark.slow
 def test_padding_has_a_derivative():
     x, y = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]), jnp.array([1.0, -1.0, 0.0])
     found = jax.grad(lambda x: vardi.summary(x, y).off_sphere)(x)
