@@ -45,7 +45,9 @@ def sphere(
     for both; without that a set of 4 samples has one class in an eighth of all draws.
 
     With a static `shape` (m', d') the sizes may be traced: the data come back padded to that
-    shape. Raises ValueError for fewer than 2 samples, a dimension below 1, or sizes beyond `shape`.
+    shape, with the same numbers, but for rounding under `jit`, by keys of JAX's default kind; other
+    keys, as "rbg" or without `jax_threefry_partitionable`, draw others at another dimension. Raises
+    ValueError for fewer than 2 samples, a dimension below 1, or sizes beyond `shape`.
     """
     x, y = _draw(key, samples, dim, shape)
     norm = _norms(x)[:, None]
