@@ -41,6 +41,44 @@ print(json.dumps([sorted(used), table.flip_size.values.ravel().tolist()]))
 """
 
 
+BY_SHARDS = """
+import json
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import jaxkkt as jk
+from jaxkkt import perturbations
+protocol = jk.flow_protocol(target_log_loss=-3)
+keys = jax.random.split(jax.random.key(0), (2, 8))
+start = jax.vmap(lambda key: jk.networks.torch_linear(key, 10, 5))(keys[0])
+data = jax.vmap(lambda key: jk.datasets.sphere(key, 6, 5))(keys[1])
+def of_one(start, data):
+    trained = jk.train(start, *data, protocol)
+    chosen = data.y != 0
+    u = perturbations.universal_direction(*data, chosen)
+    flips = perturbations.flip_sizes_exact(trained.params, *data, u, chosen)
+    return trained, flips, perturbations.pgd(trained.params, *data, 0.3, steps=3)
+each = jax.vmap(of_one)
+mesh = jax.make_mesh((4,), ("lanes",), axis_types=(AxisType.Auto,))
+split = PartitionSpec("lanes")
+def by_shards(**options):
+    shards = jax.shard_map(each, mesh=mesh, in_specs=split, out_specs=split, **options)
+    return jax.jit(shards)(start, data)
+try:
+    by_shards()
+except TypeError as error:
+    told = str(error)
+placed = jax.device_put((start, data), NamedSharding(mesh, split))
+found = by_shards(check_vma=False), jax.jit(each)(*placed)
+alone = jax.device_get(jax.jit(each)(start, data))
+for one in found:
+    assert all(len(leaf.sharding.device_set) == 4 for leaf in jax.tree.leaves(one))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), one, alone)
+print(json.dumps([told, alone[0].steps.tolist(), alone[1].size.tolist()]))
+"""
+
+
 ON_CORES = """
 import json, multiprocessing, os, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -138,6 +176,17 @@ class TestDevices:
         assert used == [[i, i] for i in range(count)]
         assert np.isfinite(sizes).all()
         np.testing.assert_array_equal(np.array(sizes), alone.flip_size.values.ravel())
+
+    @pytest.mark.slow
+    def test_networks_are_split_among_them_by_jax_itself(self):
+        """With `check_vma=True`, JAX's default, loops that begin with constants are refused."""
+        command = [sys.executable, "-W", "error", "-c", BY_SHARDS]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told, steps, sizes = json.loads(done.stdout)
+        assert "manual axis types do not match" in told
+        assert len(set(steps)) > 4
+        assert np.isfinite(sizes).any()
 
     def test_a_chosen_device_is_the_only_one(self):
         with jax.default_device(jax.devices("cpu")[0]):
