@@ -41,14 +41,14 @@ class Held(NamedTuple):
     what the state says or PAUSED."""
 
     own: Any
-    status: Array
+    status: Any
 
     @property
-    def steps(self) -> Array:
+    def steps(self) -> Any:
         return self.own.steps
 
     @property
-    def log_loss(self) -> Array:
+    def log_loss(self) -> Any:
         return self.own.log_loss
 
 
