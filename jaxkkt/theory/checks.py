@@ -110,10 +110,10 @@ def share_at_most(
     unless as many would happen in less than 2.5% of such draws. There `slack`, the bound less the
     share, may be negative. A share of few draws refutes large violations alone.
     """
-    odds = jnp.asarray(probability)
-    hits = jnp.sum(happened, dtype=odds.dtype)
-    found = at_most(hits / happened.shape[0], odds, assumptions, vacuous)
-    return _unless_by_chance(found, hits, happened.shape[0], odds)
+    p = jnp.asarray(probability)
+    hits = jnp.sum(happened, dtype=p.dtype)
+    found = at_most(hits / happened.shape[0], p, assumptions, vacuous)
+    return _unless_by_chance(found, hits, happened.shape[0], p)
 
 
 def share_at_least(
@@ -125,10 +125,10 @@ def share_at_least(
     """The claim that something happens with probability at least 1 - `failing`, at n independent
     draws; measured and judged as `share_at_most` does it. `failing` may be too small for 1 less it.
     """
-    odds = jnp.asarray(failing)
-    misses = jnp.sum(~happened, dtype=odds.dtype)
-    found = at_least(1 - misses / happened.shape[0], 1 - odds, assumptions, vacuous)
-    return _unless_by_chance(found, misses, happened.shape[0], odds)
+    p = jnp.asarray(failing)
+    misses = jnp.sum(~happened, dtype=p.dtype)
+    found = at_least(1 - misses / happened.shape[0], 1 - p, assumptions, vacuous)
+    return _unless_by_chance(found, misses, happened.shape[0], p)
 
 
 def tightest(
@@ -199,10 +199,10 @@ def _check(
     )
 
 
-def _unless_by_chance(found: Check, hits: Array, draws: int, odds: Array) -> Check:
-    """The check that holds unless `hits` of the draws, or more, are too rare at these odds."""
+def _unless_by_chance(found: Check, hits: Array, draws: int, p: Array) -> Check:
+    """The check that holds unless `hits` of the draws, or more, are too rare at probability p."""
     some = jnp.maximum(hits, 1)
-    chance = betainc(some, draws + 1 - some, jnp.clip(odds, 0, 1))
+    chance = betainc(some, draws + 1 - some, jnp.clip(p, 0, 1))
     likely = (hits == 0) | (chance >= (1 - CONFIDENCE) / 2)
     return found._replace(holds=found.assumed & likely)
 

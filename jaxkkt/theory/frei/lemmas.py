@@ -142,8 +142,8 @@ def nice_points(s: Setting) -> Check:
     `theory.share_at_least` has how a share of few is judged. The claim says nothing where its bound
     is 0 or less. It is about the samples alone, and asks for no KKT point.
     """
-    odds = s.not_nice
-    return share_at_least(s.nice, odds, s.of_samples(), vacuous=odds >= 1)
+    epsilon = s.not_nice
+    return share_at_least(s.nice, epsilon, s.of_samples(), vacuous=epsilon >= 1)
 
 
 def outputs(s: Setting) -> Check:

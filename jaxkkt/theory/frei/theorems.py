@@ -40,8 +40,8 @@ def generalization(s: Setting, delta: Real = 0.05) -> Check:
     points.
     """
     wrong = ~(networks.margins(s.point.params, s.test_x, s.test_y) > 0)
-    odds = s.not_nice
-    return share_at_most(wrong, odds, _asked(s, delta), vacuous=odds >= 1)
+    epsilon = s.not_nice
+    return share_at_most(wrong, epsilon, _asked(s, delta), vacuous=epsilon >= 1)
 
 
 def fresh_flipped(s: Setting, delta: Real = 0.05) -> Check:
@@ -56,8 +56,8 @@ def fresh_flipped(s: Setting, delta: Real = 0.05) -> Check:
     moved = s.test_x - s.test_y[:, None] * s.clusters.z[None]
     here, there = (networks.apply(s.point.params, x) for x in (s.test_x, moved))
     flipped = ((here > 0) != (there > 0)) & jnp.isfinite(here) & jnp.isfinite(there)
-    odds = s.not_nice
-    return share_at_least(flipped, odds, _asked(s, delta), vacuous=odds >= 1)
+    epsilon = s.not_nice
+    return share_at_least(flipped, epsilon, _asked(s, delta), vacuous=epsilon >= 1)
 
 
 def robust_margins(s: Setting) -> Check:
