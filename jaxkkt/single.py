@@ -1,6 +1,7 @@
 """Training one network, or a batch of them under `jax.vmap`: `train`, `train_through`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxkkt import datasets, representations, training
+from jaxkkt import datasets, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.numerics.derivatives import without_derivative
 from jaxkkt.numerics.keys import key_of, unrolled
-from jaxkkt.protocols import Protocol, flow_protocol
+from jaxkkt.protocols import NO_TARGET, Protocol, flow_protocol
 from jaxkkt.specs.training import Training
-from jaxkkt.training import Evaluation, Pause, State, Status
+from jaxkkt.training import Status
 
 
 class Result(NamedTuple):
@@ -81,8 +82,9 @@ def train_through(
             f"{np.asarray(levels).tolist() if known else levels}"
         )
     key = key_of(0) if key is None else key
-    through = _train_through if isinstance(protocol, Protocol) else _train_own_through
-    return through(params, data, jnp.asarray(targets), protocol, key)
+    if isinstance(protocol, Protocol):
+        protocol = replace(protocol, target_log_loss=NO_TARGET)
+    return _train_through(params, data, jnp.asarray(targets), protocol, key)
 
 
 def _checked(
@@ -124,55 +126,24 @@ def _train(params: Params, data: Dataset, protocol: Training, key: PRNGKeyArray)
 @jax.jit
 @without_derivative(_HAS_NONE)
 def _train_through(
-    params: Params, data: Dataset, levels: Array, protocol: Protocol, key: PRNGKeyArray
-) -> Result:
-    representation = protocol.representation_for(*data.x.shape)
-    position, encoded = representations.encode(params, data, representation)
-
-    def onward(
-        run: tuple[State, Evaluation], level: Array
-    ) -> tuple[tuple[State, Evaluation], Result]:
-        # The run itself never ends at a level, so that it goes on as if there had been none.
-        def status(run: tuple[State, Evaluation]) -> Array:
-            state, evaluation = run
-            here = training.status_at(evaluation, state.steps, protocol.max_steps, level)
-            if training.is_flow(state):
-                thrown = training.is_thrown(state, evaluation.total)
-                here = jnp.where(thrown, Status.DIVERGED, here).astype(jnp.int32)
-            return jnp.where(state.status == Status.RUNNING, here, state.status)
-
-        def go(run: tuple[State, Evaluation]) -> tuple[State, Evaluation]:
-            state = training.move(*run, jnp.array(int(Status.RUNNING), jnp.int32), protocol)
-            return state, training.evaluate(state, encoded, protocol)
-
-        run = jax.lax.while_loop(lambda run: status(run) == Status.RUNNING, go, run)
-        state, evaluation = run
-        state = state._replace(log_loss=evaluation.total, level=level, status=status(run))
-        state = training.lead(state, encoded, protocol)
-        state = training.finish(state, encoded, protocol)
-        trained = representations.decode(state.position, params, data, representation)
-        return run, Result(trained, state.log_loss, state.steps, state.status)
-
-    start = training.init(position, encoded, protocol, key)
-    return jax.lax.scan(onward, (start, training.evaluate(start, encoded, protocol)), levels)[1]
-
-
-@jax.jit
-@without_derivative(_HAS_NONE)
-def _train_own_through(
     params: Params, data: Dataset, levels: Array, protocol: Training, key: PRNGKeyArray
 ) -> Result:
+    representation = protocol.representation_for(*data.x.shape)
+    start, encoded = training.load(protocol, params, data, key, representation)
+    paused, running = int(Status.PAUSED), int(Status.RUNNING)
+
+    # The run itself never ends at a level, so that it goes on as if there had been none.
     def onward(state: Any, level: Array) -> tuple[Any, Result]:
-        pause = Pause(level, jnp.array(jnp.iinfo(jnp.int32).max))
+        pause = training.Pause(level, jnp.array(jnp.iinfo(jnp.int32).max))
         state = jax.lax.while_loop(
             lambda state: state.status == Status.RUNNING,
-            lambda state: training.advance(protocol, state, data, pause),
-            state._replace(status=jnp.full_like(state.status, int(Status.RUNNING))),
+            lambda state: training.advance(protocol, state, encoded, pause),
+            state._replace(status=jnp.where(state.status == paused, running, state.status)),
         )
-        trained, told = training.unload(protocol, state, data, params, data, "plain")
-        met = state.status == Status.PAUSED
-        status = jnp.where(met, int(Status.CONVERGED), state.status)
+        there = training.lead(state, encoded, protocol)
+        trained, told = training.unload(protocol, there, encoded, params, data, representation)
+        met = told["status"] == Status.PAUSED
+        status = jnp.where(met, int(Status.CONVERGED), told["status"])
         return state, Result(trained, told["log_loss"], told["steps"], status)
 
-    start, _ = training.load(protocol, params, data, key, "plain")
     return jax.lax.scan(onward, start, levels)[1]

@@ -5,7 +5,7 @@ from jaxkkt.training.evaluation import NEXT_STEP, Evaluation, evaluate, mini_bat
 from jaxkkt.training.leading import lead, led, to_be_led
 from jaxkkt.training.state import Pause, State, init, is_flow
 from jaxkkt.training.status import SUCCEEDED, Status
-from jaxkkt.training.steps import is_thrown, move, status_at, step
+from jaxkkt.training.steps import status_at, step
 from jaxkkt.training.ways import advance, load, outcomes, unload
 
 __all__ = [
@@ -20,12 +20,10 @@ __all__ = [
     "finish",
     "init",
     "is_flow",
-    "is_thrown",
     "lead",
     "led",
     "load",
     "mini_batch",
-    "move",
     "outcomes",
     "status_at",
     "step",

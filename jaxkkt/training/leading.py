@@ -1,11 +1,12 @@
 """A flow is led onto the level that it ended for."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from jaxkkt.datasets import Dataset
 from jaxkkt.protocols import Protocol
-from jaxkkt.representations import GramDataset
+from jaxkkt.specs.training import Training
 from jaxkkt.training.state import State, is_flow
 from jaxkkt.training.status import Status
 from jaxkkt.training.steps import step
@@ -26,11 +27,11 @@ def led(state: State, there: State) -> State:
     return there._replace(status=jnp.where(otherwise, there.status, state.status))
 
 
-def lead(state: State, data: Dataset | GramDataset, protocol: Protocol) -> State:
+def lead(state: Any, data: Any, protocol: Training) -> Any:
     """A flow at `state.level`, where it ended or paused for that: its next step might have passed
     it, and steps no longer than what is left lead within the shortest of it. It may end otherwise
-    on the way."""
-    if not is_flow(state):
+    on the way. Nothing else than a flow is led."""
+    if not isinstance(protocol, Protocol) or not is_flow(state):
         return state
     there = jax.lax.while_loop(
         lambda one: one.status == Status.RUNNING,
