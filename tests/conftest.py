@@ -1,5 +1,6 @@
 """All tests run with the shapes and types of the package's signatures checked at every call."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -70,6 +71,19 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in cache.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+
+
+def pytest_collection_finish() -> None:
+    """JAX's modules and the tests themselves are there to the end: a collection that looks at them
+    takes half a second, and JAX makes objects enough for one every ten seconds."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def pytest_sessionfinish() -> None:
+    """At its end pytest collects five times."""
+    gc.freeze()
 
 
 def _is_known(flags: str) -> bool:
