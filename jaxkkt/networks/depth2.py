@@ -12,6 +12,7 @@ from jaxkkt.numerics.requirements import (
     as_arrays,
     as_samples,
     on_device,
+    require_dimension,
     require_labels,
     require_precision,
     require_rows,
@@ -210,6 +211,7 @@ def check_parameters(params: Params, dim: int) -> None:
     Their precision is checked as in `apply`.
     """
     checked(params)
+    require_dimension(dim)
     k = params.v.shape[0] if params.v.ndim else 0
     if k < 1 or (params.w.shape, params.b.shape, params.v.shape) != ((k, dim), (k,), (k,)):
         hint = ": of networks that are stacked, map over them by jax.vmap"

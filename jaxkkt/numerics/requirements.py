@@ -230,8 +230,13 @@ def require_rows(**arrays: Array) -> None:
                 f"{name} must hold one point a row, shape (n, d), got {array.shape}: a single "
                 f"point is given as a row, {name}[None]"
             )
-        if array.shape[1] == 0:
-            raise ValueError(f"points need at least one dimension, got {name} {array.shape}")
+        require_dimension(array.shape[1])
+
+
+def require_dimension(dim: int) -> None:
+    """Raises ValueError for points, or weights, of no dimension."""
+    if dim < 1:
+        raise ValueError(f"points need at least one dimension, got dimension {dim}")
 
 
 def require_points(**arrays: Array | np.ndarray) -> None:
