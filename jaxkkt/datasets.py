@@ -23,6 +23,7 @@ from jaxkkt.numerics.requirements import (
     as_samples,
     require_both_labels,
     require_precision,
+    unshared,
 )
 
 # Norms are summed over so many coordinates at a time.
@@ -151,8 +152,13 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
     x and y must hold floating-point numbers of one precision. float64 arrays are refused while JAX
     would round them to float32 without saying so. Lists of numbers take the precision of the other
     argument, or JAX's default. Of traced arrays, under `jit` and `vmap`, only shapes and precision
-    are checked.
+    are checked. Copies NumPy arrays: what is changed in them later does not change the data.
     """
+    return check(unshared(x), unshared(y))
+
+
+def check(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence) -> Dataset:
+    """`validate` without copies, for data that are not given back to the caller."""
     given = {"x": x, "y": y}
     require_precision(**{n: a for n, a in given.items() if not isinstance(a, list | tuple)})
     arrays = Dataset(*as_arrays(**given))
@@ -179,11 +185,11 @@ def validate(x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence)
 def validate_for(
     params: Params, x: Array | np.ndarray | Sequence, y: Array | np.ndarray | Sequence
 ) -> Dataset:
-    """`validate` of data that a network is trained on, or certified for, in its precision.
+    """`check` of data that a network is trained on, or certified for, in its precision.
 
     Raises ValueError, too, unless that is one network on inputs of the data's dimension.
     """
-    validate(x, y)
+    check(x, y)
     data = Dataset(*as_arrays(checked(params).w.dtype, x=x, y=y))
     check_parameters(params, data.x.shape[1])
     return data

@@ -11,7 +11,13 @@ from jaxtyping import Array, Float
 
 from jaxkkt.networks import Params, checked_network
 from jaxkkt.numerics.arithmetic import lengths, ratio
-from jaxkkt.numerics.requirements import one_or_each, require_not_negative, require_precision
+from jaxkkt.numerics.requirements import (
+    on_device,
+    one_or_each,
+    require_not_negative,
+    require_precision,
+    unshared,
+)
 
 
 def distances(params: Params, start: Params) -> Float[Array, " k"]:
@@ -33,10 +39,11 @@ def project(
     """
     require_not_negative(weight_radius=weight_radius)
     moved = _moved(params, start)
-    largest = one_or_each("weight_radius", weight_radius, params.v, "neuron")[:, None]
+    b, v = (on_device(unshared(leaf)) for leaf in (params.b, params.v))
+    largest = one_or_each("weight_radius", weight_radius, v, "neuron")[:, None]
     length = lengths(moved)[:, None]
     inside = start.w + moved * ratio(largest, length)
-    return params._replace(w=jnp.where(length > largest, inside, params.w))
+    return Params(jnp.where(length > largest, inside, params.w), b, v)
 
 
 def _moved(params: Params, start: Params) -> Float[Array, "k d"]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import aligned
 
 from jaxkkt import datasets, networks
 from jaxkkt.networks import Params
@@ -427,15 +428,6 @@ def test_attacks_on_neighbours_have_derivatives_beside_padding():
     found = jax.grad(size)(jnp.asarray(asked), of, *padded)
     np.testing.assert_allclose(found[:-1], expected, atol=1e-12)
     assert not found[-1].any()
-
-
-def aligned(array):
-    """The same numbers where JAX takes them as they are."""
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    first = -memory.ctypes.data % 64
-    same = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    same[...] = array
-    return same
 
 
 def test_what_is_constructed_does_not_change_with_what_it_was_made_of():

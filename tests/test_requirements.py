@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close
+from cases import aligned, assert_close
 from requirement_cases import (
     ALL,
     CHOSEN,
@@ -25,9 +25,9 @@ from requirement_cases import (
 )
 
 import jaxkkt as jk
-from jaxkkt import kkt, lazy, mixtures, networks, perturbations
+from jaxkkt import datasets, kkt, lazy, mixtures, networks, perturbations
 from jaxkkt.numerics.requirements import as_arrays
-from jaxkkt.theory import constructions, frei, vardi
+from jaxkkt.theory import constructions, frei, kkt_point, vardi
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -419,3 +419,24 @@ class TestNoPoints:
 
 
 NO_WEIGHTS = NETWORK._replace(w=NETWORK.w[:, :0])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda params, x, y: datasets.validate(x, y),
+        lambda params, x, y: lazy.project(params, NETWORK, 1.0),
+        lambda params, x, y: kkt_point(params, x, y, kkt.certificate(params, x, y)),
+    ],
+    ids=["validate", "project", "point"],
+)
+def test_what_comes_back_does_not_change_with_the_callers_arrays(function):
+    params, x, y = jax.tree.map(aligned, (NETWORK, X, Y))
+    found = function(params, x, y)
+    before = jax.tree.map(np.array, found)
+    for array in (*params, x, y):
+        array += 1
+    assert_close(found, before, rtol=0)
+    leaves = jax.tree.leaves(found)
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)

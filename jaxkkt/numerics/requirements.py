@@ -161,6 +161,12 @@ def on_device(array: Any) -> Array:
     return array if isinstance(array, jax.Array) else jax.device_put(array)
 
 
+def unshared(array: Any) -> Any:
+    """What is given back to the caller as it was: of a NumPy array a copy, since on a CPU a JAX
+    array may share its memory, and would change with it. Device arrays are not copied."""
+    return array.copy() if isinstance(array, np.ndarray) else array
+
+
 def as_margins(margins: Any) -> Float[Array, " m"]:
     """The margins of one network by `as_arrays`; ValueError unless they are (m,) with m >= 1."""
     (q,) = as_arrays(margins=margins)

@@ -26,7 +26,13 @@ from jaxkkt.networks import (
 )
 from jaxkkt.numerics.arithmetic import lengths, ratio, scale, unit
 from jaxkkt.numerics.derivatives import as_zeros, without_derivative
-from jaxkkt.numerics.requirements import as_arrays, as_positive, as_samples, require_points
+from jaxkkt.numerics.requirements import (
+    as_arrays,
+    as_positive,
+    as_samples,
+    require_points,
+    unshared,
+)
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
 
@@ -66,8 +72,8 @@ def larger_margin_network(x: Points, y: Labels, d: Real | None = None) -> Params
     given, as for points of `jk.spans`. Raises ValueError for labels other than -1 and 1, arrays
     that do not fit and a d that is not positive. Vardi, Yehudai, Shamir (2022), Section 5.1.
     """
-    x, y = as_samples(x=x, y=y)
-    return Params(x / _dimension(x, d), jnp.zeros_like(y), jnp.array(y, copy=True))
+    x, y = as_samples(x=x, y=unshared(y))
+    return Params(x / _dimension(x, d), jnp.zeros_like(y), y)
 
 
 def opposing_samples(x: Points, y: Labels, label: int, d: Real | None = None) -> Float[Array, " d"]:

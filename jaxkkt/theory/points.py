@@ -10,6 +10,7 @@ from jaxkkt import networks
 from jaxkkt.kkt import Certificate, kinks
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.numerics.arithmetic import ratio
+from jaxkkt.numerics.requirements import unshared
 from jaxkkt.theory.checks import Assumption, below
 
 # How far from 0 a residual, a slackness and a preactivation's share of |(w_j, b_j)| |(x_i, 1)|,
@@ -100,7 +101,7 @@ def kkt_point(
     Whether it is a KKT point is for `KKTPoint.conditions` to tell. Raises ValueError for data and
     parameters that do not fit.
     """
-    params, x, y = networks.checked_samples(params, x, y)
+    params, x, y = networks.checked_samples(params, unshared(x), unshared(y))
     q = networks.margins(params, x, y)
     smallest = jnp.min(jnp.where(y != 0, q, jnp.inf))
     scale = jnp.sqrt(jnp.where(smallest > 0, smallest, jnp.nan))

@@ -25,6 +25,7 @@ from jaxkkt.numerics.requirements import (
     as_positive,
     as_samples,
     require_at_least_one,
+    unshared,
 )
 from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, below, tightest
 from jaxkkt.theory.points import NEAR, KKTPoint
@@ -137,12 +138,12 @@ def robust_network(
     `robust_radius`. d is the number of coordinates unless it is given, as for points of `spans`.
     Raises ValueError unless 0 <= c < 1 and d is positive.
     """
-    x, y = datasets.validate(x, y)
+    x, y = datasets.check(x, unshared(y))
     if not isinstance(c, jax.core.Tracer) and not 0 <= c < 1:
         raise ValueError(f"c is a share of d in [0, 1), got {c}")
     bias = jnp.full(y.shape, -(1 + c) / (1 - c), x.dtype)
     d = as_positive("d", x.shape[1] if d is None else d, x.dtype)
-    return Params(2 * x / (d * (1 - c)), bias, jnp.array(y, copy=True))
+    return Params(2 * x / (d * (1 - c)), bias, y)
 
 
 def robust_radius(s: Summary) -> Float[Array, ""]:

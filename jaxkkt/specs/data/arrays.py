@@ -50,12 +50,12 @@ class Arrays(Data, kw_only=False):
                     kept = kept.astype(_precision())
                 kept = kept.astype(np.float32) if kept.dtype == np.float16 else kept
                 object.__setattr__(self, name, kept)
-        datasets.validate(self.x, self.y)
+        datasets.check(self.x, self.y)
         if (self.x_test is None) != (self.y_test is None):
             raise ValueError("held-out points need both x_test and y_test: one is missing")
         if self.x_test is not None and self.y_test is not None:
             try:
-                datasets.validate(self.x_test, self.y_test)
+                datasets.check(self.x_test, self.y_test)
             except ValueError as error:
                 raise ValueError(f"held-out points x_test and y_test: {error}") from error
             if self.x_test.shape[1] != self.d:

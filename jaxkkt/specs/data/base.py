@@ -156,7 +156,7 @@ def checked(data: Data, x: Any, y: Any, samples: int, dim: int) -> Dataset:
             f"x {np.shape(x)} and y {np.shape(y)}"
         )
     found = on_host(x, y)
-    datasets.validate(*found)
+    datasets.check(*found)
     return found
 
 
