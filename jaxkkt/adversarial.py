@@ -13,6 +13,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import Params, value_and_pullback
 from jaxkkt.numerics.requirements import require_positive, require_whole
+from jaxkkt.numerics.truths import all_of
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
 from jaxkkt.specs.fields import Count, Number, described
@@ -189,7 +190,7 @@ def epoch(state: State, data: Dataset, protocol: AdversarialProtocol) -> State:
     if protocol.judged_before_projecting:
         _, accuracy, loss = attacked(params)
     numbers = jnp.concatenate([loss[None], *(leaf.ravel() for leaf in params)])
-    finite = jnp.all(jnp.isfinite(numbers))
+    finite = all_of(jnp.isfinite(numbers))
     params = project(params, params._replace(w=state.start), protocol.weight_radius)
 
     falling = (accuracy < 1) & (loss < state.least_loss * (1 - FALL))

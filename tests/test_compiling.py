@@ -1,9 +1,12 @@
 """Options of the compiler, and whose word counts; how much is compiled for plain arrays."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import jaxkkt as jk
 from jaxkkt.numerics import compiling
 from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_options
+from jaxkkt.numerics.truths import all_of, any_of
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -36,6 +40,32 @@ def test_an_option_that_this_xla_does_not_know_takes_no_other_with_it(monkeypatc
     options = {"xla_cpu_of_another_version": 1, "xla_backend_optimization_level": 1}
     known = compiling._known.__wrapped__("cpu", tuple(options.items()))
     assert known == {"xla_backend_optimization_level": 1}
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize(
+    "truths",
+    [
+        np.zeros((3, 4), bool),
+        np.ones((3, 4), bool),
+        np.eye(3, 4, dtype=bool),
+        np.array([[0.0, -0.0], [np.nan, 1e-30]], np.float32),
+        np.array([[1, 0], [-1, 2]], np.int32),
+        np.ones((2, 0), bool),
+    ],
+    ids=["none", "all", "some", "numbers", "whole numbers", "empty"],
+)
+def test_truths_that_are_counted_are_those_of_jax(truths, axis):
+    for counted, whole in ((any_of, jnp.any), (all_of, jnp.all)):
+        for found in (counted(truths, axis), jax.jit(lambda a, f=counted: f(a, axis))(truths)):
+            np.testing.assert_array_equal(found, whole(truths, axis), strict=True)
+
+
+def test_no_function_of_the_package_compiles_an_or_of_many():
+    """XLA's CPU compiler takes a quarter of a second for one; `numerics.truths` counts."""
+    for path in Path(jk.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"jnp\.(any|all)\(", text), path
 
 
 def certify():

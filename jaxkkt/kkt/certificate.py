@@ -25,6 +25,7 @@ from jaxkkt.kkt.systems import Point
 from jaxkkt.networks import PRECISION, Params, relu
 from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.numerics.outcomes import Outcome
+from jaxkkt.numerics.truths import all_of, any_of
 
 
 class CertificateStatus(Outcome):
@@ -205,7 +206,7 @@ def _certificate(
         sides.append((problem, point, side))
     one_sided, clarke = (side[2] for side in sides)
 
-    finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(given)
+    finite = all_of(jnp.isfinite(x)) & jnp.isfinite(given)
     solved = (one_sided.gap <= gap) & (clarke.gap <= gap)
     status = jnp.where(solved, CertificateStatus.CERTIFIED, CertificateStatus.STOPPED_EARLY)
     fit = variables.fit(params, trained)
@@ -282,7 +283,7 @@ def _stationarity(
     fixed, at_kinks = against(theta)
     falls = fixed - jnp.sum(relu(-at_kinks), axis=1)
     t = jnp.max(jnp.where(real, relu(excess) / jnp.where(falls > 0, falls, 1), 0))
-    t = jnp.where(jnp.any(real & (falls <= 0) & (excess > 0)), jnp.inf, t)
+    t = jnp.where(any_of(real & (falls <= 0) & (excess > 0)), jnp.inf, t)
     open_ = squared - (1 + t) * inner + t * size + t**2 * size / 2
     open_ = jnp.where(t < jnp.inf, open_, jnp.inf)
 

@@ -26,6 +26,7 @@ from jaxkkt.kkt import variables
 from jaxkkt.kkt.soft_multipliers import soft_multipliers
 from jaxkkt.networks import PRECISION, Params, preactivations, relu
 from jaxkkt.numerics.outcomes import Outcome
+from jaxkkt.numerics.truths import all_of
 
 # 1/s, the width of the soft minimum, no smaller than this: it moves margins of 1 by 1e-6 log m.
 COLDEST = 1e-6
@@ -159,7 +160,7 @@ def _follow(
     q = y * _dot(relu(pre), params.v)
     s = _soft_minimum(q, jnp.ones_like(params.v[0]), real)
     fine = (s > 0) & (jnp.min(jnp.where(real, q, jnp.inf)) > 0)
-    finite = jnp.isfinite(s) & jnp.all(jnp.isfinite(pre)) & jnp.all(jnp.isfinite(params.w))
+    finite = jnp.isfinite(s) & all_of(jnp.isfinite(pre)) & all_of(jnp.isfinite(params.w))
     s = jnp.where(fine & finite, s, 1)
     kept = jax.lax.rsqrt(s)
     on = (pre > 0).astype(pre.dtype)
@@ -184,7 +185,7 @@ def _follow(
         w = u * (place.kept * params.w + _dot(c.T, x))
         b = u * (place.kept * params.b + variables.over_b(c, trained))
         scaled = Params(w, b, u * place.v)
-        good = jnp.all(jnp.isfinite(place.v)) & jnp.all(jnp.isfinite(c)) & (smallest > 0)
+        good = all_of(jnp.isfinite(place.v)) & all_of(jnp.isfinite(c)) & (smallest > 0)
         status = jnp.where(finite & good, LimitStatus.FOLLOWED, LimitStatus.NON_FINITE)
         status = jnp.where(finite & ~fit, LimitStatus.BIASES_UNCLEAR, status)
         status = jnp.where(finite & ~fine, LimitStatus.INFEASIBLE, status).astype(jnp.int32)

@@ -17,6 +17,7 @@ from jaxkkt import networks
 from jaxkkt.kkt import kink_blocks, systems, variables
 from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, Params, relu
+from jaxkkt.numerics.truths import all_of
 
 ITERATIONS = 60
 # Interior-point steps end when the products that should vanish sum to this share of |theta|^2, or
@@ -164,7 +165,7 @@ def nearest(problem: Problem, y: Array) -> Point:
     def body(carry: tuple[Point, Array, Array]) -> tuple[Point, Array, Array]:
         point, _, trips = carry
         new, open_ = step(point)
-        ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in new]))
+        ok = all_of(jnp.stack([all_of(jnp.isfinite(leaf)) for leaf in new]))
         point = jax.tree.map(partial(jnp.where, ok), new, point)
         return point, ok & open_, trips + 1
 
@@ -209,8 +210,8 @@ def multipliers(
     trained = variables.chosen(params, trained)
     free = jnp.zeros((x.shape[0], params.v.size), bool)
     problem = problem_of(params, x, y, free, 0, 0, trained)
-    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(problem)])
-    found = jnp.where(jnp.all(finite), nearest(problem, y).multipliers, jnp.nan)
+    finite = jnp.array([all_of(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(problem)])
+    found = jnp.where(all_of(finite), nearest(problem, y).multipliers, jnp.nan)
     return jnp.where(y != 0, found, 0)
 
 

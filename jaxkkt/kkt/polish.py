@@ -36,6 +36,7 @@ from jaxkkt.numerics.compiling import OLDER_EMITTERS, quick_jit
 from jaxkkt.numerics.derivatives import without_derivative
 from jaxkkt.numerics.outcomes import Outcome
 from jaxkkt.numerics.requirements import require_counts, require_whole
+from jaxkkt.numerics.truths import all_of, any_of
 
 STEPS = 300
 STEP_OPERATIONS = 400_000_000
@@ -152,7 +153,7 @@ def _polish(
     smallest = jnp.min(jnp.where(real, q, jnp.inf))
     feasible = (smallest > 0) & (smallest < jnp.inf)
     before = networks.squared_norm(params)
-    finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(before)
+    finite = all_of(jnp.isfinite(x)) & jnp.isfinite(before)
     fit = variables.fit(params, trained)
 
     points = _points(x, trained)
@@ -192,7 +193,7 @@ def _polish(
 
 def _live(params: Params, x: Array, y: Array) -> Array:
     active = (networks.preactivations(params, x) > 0) & (y != 0)[:, None]
-    return jnp.sum(jnp.any(active, axis=0) & (params.v != 0), dtype=jnp.int32)
+    return jnp.sum(any_of(active, axis=0) & (params.v != 0), dtype=jnp.int32)
 
 
 def _points(x: Array, trained: tuple[str, ...] | None) -> Array:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxkkt.kkt import direction_blocks, systems
 from jaxkkt.kkt.systems import Boxes, Point
 from jaxkkt.networks import PRECISION, relu
+from jaxkkt.numerics.truths import all_of, any_of
 
 # Tangents are renewed once the network that the weights make has this share of the margins asked.
 LEAST_MARGIN = 0.5
@@ -150,10 +151,10 @@ def _step(problem: Problem, state: State) -> State:
         slack=slack + far * by_slack - far**2 * turn,
         steps=state.steps + 1,
     )
-    ok = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(fresh)]))
+    ok = all_of(jnp.stack([all_of(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(fresh)]))
     fresh = jax.tree.map(partial(jnp.where, ok), fresh, state)
     fresh = _renewed(problem, fresh)
-    still = jnp.all(fresh.tangent == tangent)
+    still = all_of(fresh.tangent == tangent)
     left = mean * pairs / size
     error = jnp.max(jnp.where(problem.real, jnp.abs(over_multipliers), 0))
     error = jnp.maximum(error, jnp.max(jnp.abs(missing)))
@@ -179,7 +180,7 @@ def _renewed(problem: Problem, state: State) -> State:
     new = jnp.where((live & classifies)[:, None], problem.own & (along > 0), state.tangent)
     squared = jnp.sum(directions(problem, state.point, new)[1] ** 2, axis=1)
     roomy = jnp.maximum(state.slack, jnp.abs(1 - squared) / 2)
-    changed = jnp.any(new != state.tangent, axis=1)
+    changed = any_of(new != state.tangent, axis=1)
     return state._replace(tangent=new, slack=jnp.where(changed, roomy, state.slack))
 
 

@@ -9,6 +9,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkkt.networks import PRECISION
+from jaxkkt.numerics.truths import any_of
 
 TRIPS = 40
 
@@ -91,7 +92,7 @@ def soft_multipliers(
     small = jnp.maximum(width * log_total / _dot(even, _dot(rest, even) + d * even), tiny)
     from_small = at(d * small * even + width * (jnp.log(small) + log_even))
     from_guess = at(d * guess + width * jnp.log(jnp.maximum(guess, tiny)))
-    guessed = jnp.any(guess > 0) & nearer(from_guess, from_small)
+    guessed = any_of(guess > 0) & nearer(from_guess, from_small)
     x, u, gap = jax.tree.map(partial(jnp.where, guessed), from_guess, from_small)
     one = jnp.ones_like(width)
     start = _Newton(x, u, gap, jnp.inf * one, one, jnp.int32(0))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxkkt.networks import PRECISION, Params
+from jaxkkt.numerics.truths import all_of, any_of
 
 ALL = Params._fields
 NO_BIASES = ("w", "v")
@@ -60,8 +61,8 @@ def fit(params: Params, trained: tuple[str, ...] | None) -> Bool[Array, ""]:
     of which callers tell something else.
     """
     if trained is None:
-        return jnp.any(params.b != 0) | jnp.all(params.w == 0)
-    return jnp.array(True) if "b" in trained else jnp.all((params.b == 0) | jnp.isnan(params.b))
+        return any_of(params.b != 0) | all_of(params.w == 0)
+    return jnp.array(True) if "b" in trained else all_of((params.b == 0) | jnp.isnan(params.b))
 
 
 def biased(trained: tuple[str, ...] | None) -> bool:

@@ -12,6 +12,7 @@ from jaxkkt.datasets import Dataset
 from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.arithmetic import lengths
+from jaxkkt.numerics.truths import all_of
 from jaxkkt.perturbations import FlipStatus
 from jaxkkt.perturbations.rays import first_common
 from jaxkkt.perturbations.universal import require_slack
@@ -64,10 +65,10 @@ class Flips(Measurement):
                 # A size that is no smaller than the best is not looked for.
                 bracket = jnp.where((best > 0) & (best < jnp.inf), best, longest)
                 size = first_common(pre, along, params.v, y, now, bracket)
-                return jnp.where(jnp.all(towards == 0), jnp.nan, size)
+                return jnp.where(all_of(towards == 0), jnp.nan, size)
 
             # Slacks with the same samples have the same flips.
-            same = jnp.all(now == others)
+            same = all_of(now == others)
             size = jax.lax.cond(same, lambda _: best, search, None)
             return (now, jnp.fmin(best, size)), size
 

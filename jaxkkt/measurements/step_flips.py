@@ -12,6 +12,7 @@ from jaxkkt.measurements.base import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.arithmetic import lengths, root
 from jaxkkt.numerics.requirements import require_positive
+from jaxkkt.numerics.truths import any_of
 from jaxkkt.specs.fields import Number, described
 
 
@@ -38,7 +39,7 @@ class StepFlips(Measurement):
         count = jnp.sum(y != 0)
         found = perturbations.gradient_steps(params, x, self.bracket)
         needing = found.needs_step(y)
-        broken = jnp.any((y != 0) & jnp.isnan(found.output))
+        broken = any_of((y != 0) & jnp.isnan(found.output))
         flipped = needing & (found.status == perturbations.StepStatus.FLIPPED)
         norm = lengths(x)
         counted, eta, size = flipped, found.eta, found.size

@@ -22,6 +22,7 @@ from jaxkkt.numerics.arithmetic import lengths, ratio
 from jaxkkt.numerics.derivatives import as_zeros
 from jaxkkt.numerics.outcomes import Outcome
 from jaxkkt.numerics.requirements import as_arrays, as_positive, require_labels, require_rows
+from jaxkkt.numerics.truths import all_of
 from jaxkkt.perturbations.rays import Ray, first_crossings, first_flip
 
 # Preactivations held at a time: a block of points by all neurons, of no fewer points than make
@@ -184,4 +185,4 @@ def _first(
         rays = Ray(pre, slope, sign[:, None] * params.v[None])
         return jnp.where(settled, size, jax.vmap(first_flip)(rays, after, brackets)[0])
 
-    return jax.lax.cond(jnp.all(settled), lambda _: size, sort, None)
+    return jax.lax.cond(all_of(settled), lambda _: size, sort, None)

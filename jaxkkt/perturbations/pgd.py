@@ -20,6 +20,7 @@ from jaxkkt.numerics.requirements import (
     require_points,
     require_positive,
 )
+from jaxkkt.numerics.truths import any_of
 
 STEPS = 100
 # How far all steps together reach, as a multiple of the radius.
@@ -97,7 +98,7 @@ def robust_accuracy(
 
     def at(radius: Array) -> Array:
         found = pgd(params, x, y, radius, steps, normalized)
-        broken = jnp.any(real & jnp.isnan(found.margins))
+        broken = any_of(real & jnp.isnan(found.margins))
         share = jnp.mean(found.margins > 0, where=real, dtype=params.w.dtype)
         return jnp.where(broken, jnp.nan, share)
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxkkt.networks import PRECISION, relu
 from jaxkkt.numerics.arithmetic import ratio
 from jaxkkt.numerics.loops import while_going
+from jaxkkt.numerics.truths import all_of, any_of
 
 # Steps of Newton's method: it takes three on a ray that is nearly straight.
 TRIPS = 10
@@ -93,9 +94,9 @@ def first_flip(ray: Ray, after: Array, bracket: Array) -> tuple[Array, Array]:
     # Both crossings as one batch: half the code to compile.
     flip, unflip = jax.vmap(crossing)(jnp.stack([jnp.maximum(n, 1), jnp.argmax(again)]))
     flip = jnp.where(flipped[0], after, flip)
-    flip = jnp.where(jnp.any(flipped), flip, jnp.inf)
-    unflip = jnp.where(jnp.any(flipped) & jnp.any(again), unflip, jnp.inf)
-    finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(terms))
+    flip = jnp.where(any_of(flipped), flip, jnp.inf)
+    unflip = jnp.where(any_of(flipped) & any_of(again), unflip, jnp.inf)
+    finite = all_of(jnp.isfinite(values)) & all_of(jnp.isfinite(terms))
     return jnp.where(finite, flip, jnp.nan), jnp.where(finite, unflip, jnp.nan)
 
 
@@ -139,17 +140,17 @@ def first_common(
     def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         trip, low, high = state
         middle = (low + high) / 2
-        beyond = jnp.all(sums(middle) < 0)
+        beyond = all_of(sums(middle) < 0)
         return trip + 1, jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
 
     zero = jnp.zeros_like(bracket)
     at_zero, at_end = sums(zero), sums(bracket)
-    negative = jnp.all(at_end < 0)
+    negative = all_of(at_end < 0)
     # Ends before `trips` where no number is left between the two, at once where nothing flips.
     high = while_going(between, halve, (jnp.zeros((), jnp.int32), zero, bracket))[2]
     size = jnp.where(negative, high, jnp.inf)
-    size = jnp.where(jnp.all(at_zero < 0), 0, size)
-    return jnp.where(jnp.all(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
+    size = jnp.where(all_of(at_zero < 0), 0, size)
+    return jnp.where(all_of(jnp.isfinite(at_zero + at_end)), size, jnp.nan)
 
 
 class _Newton(NamedTuple):
@@ -223,7 +224,7 @@ def first_crossings(
 
     value = sums(jnp.zeros_like(brackets))
     state = while_going(
-        lambda state: jnp.any(state.going) & (state.trips < TRIPS),
+        lambda state: any_of(state.going) & (state.trips < TRIPS),
         step,
         _Newton(jnp.zeros_like(brackets), value, value > 0, jnp.zeros((), jnp.int32)),
     )
@@ -253,7 +254,7 @@ def first_crossings(
         return _Known(here, step, known.going & ~(positive & last), known.trips + 1)
 
     known = while_going(
-        lambda known: jnp.any(known.going) & (known.trips < LOOKS),
+        lambda known: any_of(known.going) & (known.trips < LOOKS),
         look,
         _Known(jnp.zeros_like(c), c, past | crosses, jnp.zeros((), jnp.int32)),
     )
@@ -296,7 +297,7 @@ def stay_negative(
         return _Known(here, step, known.going & ~(negative & (upto >= brackets)), known.trips + 1)
 
     known = while_going(
-        lambda known: jnp.any(known.going) & (known.trips < LOOKS),
+        lambda known: any_of(known.going) & (known.trips < LOOKS),
         look,
         _Known(froms, froms, froms < brackets, jnp.zeros((), jnp.int32)),
     )

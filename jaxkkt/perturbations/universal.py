@@ -33,6 +33,7 @@ from jaxkkt.numerics.requirements import (
     require_points,
     require_whole,
 )
+from jaxkkt.numerics.truths import all_of, any_of
 from jaxkkt.perturbations.rays import (
     Ray,
     first_common,
@@ -300,7 +301,7 @@ def _follow(
     in_blocks = partial(_in_blocks, pre, y)
 
     def one_is_unflipped(search: _Search) -> Array:
-        unflipped = jnp.any(chosen & (search.until <= search.c))
+        unflipped = any_of(chosen & (search.until <= search.c))
         return (search.c < 0) | (unflipped & (search.c < jnp.inf))
 
     def advance(search: _Search) -> _Search:
@@ -316,13 +317,13 @@ def _follow(
         )
 
     flips, certain = in_blocks(without_a_sort)
-    c = jnp.where(jnp.all(certain | (y == 0)), jnp.max(jnp.where(chosen, flips, 0)), -jnp.inf)
+    c = jnp.where(all_of(certain | (y == 0)), jnp.max(jnp.where(chosen, flips, 0)), -jnp.inf)
     never = jnp.full_like(y, jnp.inf)
     before = _Search(c, never, flips, never)
     c, _, sizes, unflips = jax.lax.while_loop(one_is_unflipped, advance, before)
     size, status = _flip(c, chosen, direction, (params, x, y))
     known = (y != 0) & (status != FlipStatus.NON_FINITE)
-    stay = jnp.all(~chosen | (unflips == jnp.inf))
+    stay = all_of(~chosen | (unflips == jnp.inf))
     return ExactFlips(
         sizes=jnp.where(known, sizes, jnp.nan),
         unflips=jnp.where(known, unflips, jnp.nan),
@@ -347,7 +348,7 @@ def _in_blocks(pre: Array, y: Array, search: Callable[[Array, Array], Any]) -> A
             like = jax.eval_shape(search, *samples)
             return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
 
-        some = jnp.any(samples[1] != 0)
+        some = any_of(samples[1] != 0)
         return jax.lax.cond(some, lambda given: search(*given), nothing, samples)
 
     return jax.tree.map(lambda a: a.reshape(-1)[:m], jax.lax.map(block, blocks))
@@ -366,10 +367,10 @@ def _flip(
     size: Array, chosen: Array, direction: Array, inputs: tuple[Params, Array, Array]
 ) -> Flip:
     """The size and its status; NaN in place of a size that means nothing."""
-    nothing = ~jnp.any(chosen) | jnp.all(direction == 0)
+    nothing = ~any_of(chosen) | all_of(direction == 0)
     broken = jnp.isnan(size)
     for array in jax.tree.leaves((inputs, direction)):
-        broken = broken | jnp.any(~jnp.isfinite(array))
+        broken = broken | any_of(~jnp.isfinite(array))
     status = jnp.where(size < jnp.inf, FlipStatus.FLIPPED, FlipStatus.NO_FLIP)
     status = jnp.where(nothing, FlipStatus.NOTHING_TO_FLIP, status)
     status = jnp.where(broken, FlipStatus.NON_FINITE, status).astype(jnp.int32)

@@ -8,6 +8,8 @@ import numpy as np
 from jax.scipy.special import betainc
 from jaxtyping import Array, Bool, Float
 
+from jaxkkt.numerics.truths import any_of
+
 # A share refutes a probability that is outside of its two-sided interval of this confidence.
 CONFIDENCE = 0.95
 
@@ -148,7 +150,7 @@ def tightest(
     here, least = (jnp.broadcast_to(a, slack.shape).ravel()[place] for a in (measured, bound))
     scale = jnp.max(jnp.abs(jnp.where(where, measured, 0)))
     found = at_least(here, least, assumptions, tolerance=rounding * scale)
-    return of_some(found, jnp.any(where))
+    return of_some(found, any_of(where))
 
 
 def table(checks: Mapping[str, Check]) -> str:

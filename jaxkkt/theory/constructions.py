@@ -33,6 +33,7 @@ from jaxkkt.numerics.requirements import (
     require_points,
     unshared,
 )
+from jaxkkt.numerics.truths import any_of
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.rays import Ray, first_flip
 
@@ -218,7 +219,7 @@ def _attacks(params: Params, points: Array, labels: Array, x: Array, y: Array, u
         rays = Ray(pre, jnp.dot(directions, params.w.T, precision=PRECISION), weight)
         zeros = jnp.zeros_like(labels)
         found = jax.vmap(first_flip)(rays, zeros, jnp.broadcast_to(bracket, labels.shape))[0]
-        return jnp.where(jnp.any(directions != 0, axis=1) | (found == 0), found, jnp.inf)
+        return jnp.where(any_of(directions != 0, axis=1) | (found == 0), found, jnp.inf)
 
     def turn(state: tuple[Array, Array], share: Array) -> tuple[tuple[Array, Array], Array]:
         directions, best = state
@@ -305,7 +306,7 @@ def _neighbour_attacks(points: Array, labels: Array, x: Array, y: Array, u: Arra
 def _broken(*inputs: Any) -> Bool[Array, ""]:
     """Whether a number is NaN or infinite: no comparison with it tells a flip."""
     leaves = jax.tree.leaves(inputs)
-    return jnp.any(jnp.stack([jnp.any(~jnp.isfinite(leaf)) for leaf in leaves]))
+    return any_of(jnp.stack([any_of(~jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 def _nearest_other(points: Array, labels: Array, x: Array, y: Array) -> Float[Array, "n d"]:
@@ -315,7 +316,7 @@ def _nearest_other(points: Array, labels: Array, x: Array, y: Array) -> Float[Ar
         point, label = pair
         other = y * label < 0
         away = jnp.where(other, lengths(x - point[None]), jnp.inf)
-        return jnp.where(jnp.any(other), x[jnp.argmin(away)], point)
+        return jnp.where(any_of(other), x[jnp.argmin(away)], point)
 
     return jax.lax.map(one, (points, labels))
 

@@ -12,6 +12,7 @@ from jaxkkt import representations
 from jaxkkt.datasets import Dataset
 from jaxkkt.networks import Params
 from jaxkkt.numerics.kernels import numbers_of, one_kernel
+from jaxkkt.numerics.truths import any_of
 from jaxkkt.optimizers import update
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import GramDataset
@@ -211,4 +212,4 @@ def _of_flow(state: State, here: representations.Gradient, protocol: Protocol) -
 def _outside(position: Params, start: Array, ball: float | Array) -> Array:
     """Whether a neuron is further from its start than its ball allows."""
     squared = jnp.sum((position.w - start) ** 2, axis=1)
-    return jnp.any(squared > (ball * position.v) ** 2)
+    return any_of(squared > (ball * position.v) ** 2)

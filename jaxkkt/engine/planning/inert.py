@@ -11,6 +11,7 @@ from jaxtyping import Array
 from jaxkkt import networks
 from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import quick_jit
+from jaxkkt.numerics.truths import all_of
 from jaxkkt.optimizers import updates_by
 from jaxkkt.specs.optimizers import Optimizer
 from jaxkkt.specs.same import by_value
@@ -55,4 +56,4 @@ def _is_inert(rule: Optimizer, alone: Params, padded: tuple[int, int]) -> Array:
     size = jnp.max(jnp.array([jnp.max(jnp.abs(a)) for a in mine]))
     allowed = wide(jax.tree.map(lambda a: jnp.full_like(a, ROUNDING * size), mine))
     off = jax.tree.map(lambda a, b: jnp.abs(a - b), beside, wide(mine))
-    return jnp.all(jnp.array([jnp.all(a <= b) for a, b in zip(off, allowed, strict=True)]))
+    return all_of(jnp.array([all_of(a <= b) for a, b in zip(off, allowed, strict=True)]))

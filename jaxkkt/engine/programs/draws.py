@@ -20,6 +20,7 @@ from jaxkkt.engine.machine.traces import Program
 from jaxkkt.measurements import Measurement
 from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import quick_options
+from jaxkkt.numerics.truths import all_of, any_of
 from jaxkkt.runs.run import Run
 from jaxkkt.specs.data import Arrays, Data
 from jaxkkt.specs.initializations import Initialization
@@ -269,8 +270,8 @@ def _is_valid(data: Dataset, samples: Any) -> Array:
     """Whether these are finite points and labels of both classes."""
     real = jnp.arange(data.y.shape[0], dtype=jnp.int32) < samples
     labels = jnp.where(real, jnp.abs(data.y) == 1, data.y == 0)
-    both = jnp.any(data.y > 0) & jnp.any(data.y < 0)
-    return jnp.all(jnp.isfinite(data.x)) & jnp.all(labels) & both
+    both = any_of(data.y > 0) & any_of(data.y < 0)
+    return all_of(jnp.isfinite(data.x)) & all_of(labels) & both
 
 
 def stacked(items: Sequence[Any], count: int) -> Any:

@@ -13,6 +13,7 @@ from jaxkkt.numerics.requirements import (
     require_places,
     require_points,
 )
+from jaxkkt.numerics.truths import all_of, any_of
 from jaxkkt.theory.checks import (
     Assumption,
     Check,
@@ -71,7 +72,7 @@ class Setting(NamedTuple):
         with_noise = (jnp.abs(jnp.dot(noise, a.T, precision=PRECISION)) for a in (x, own_noise))
         largest = jnp.maximum(*with_noise)
         padding = (self.point.y == 0)[None]
-        return jnp.all(padding | (jnp.maximum(off, largest) <= c.delta), axis=1)
+        return all_of(padding | (jnp.maximum(off, largest) <= c.delta), axis=1)
 
     @property
     def n(self) -> Float[Array, ""]:
@@ -132,7 +133,7 @@ def signs(s: Setting) -> Check:
     Where no test point is nice it says nothing (`Check.empty`), as all claims about them do.
     """
     least = jnp.min(jnp.where(s.nice, _test_margins(s), jnp.inf))
-    return of_some(above(least, 0.0, s.assumptions()), jnp.any(s.nice))
+    return of_some(above(least, 0.0, s.assumptions()), any_of(s.nice))
 
 
 def nice_points(s: Setting) -> Check:
@@ -149,7 +150,7 @@ def nice_points(s: Setting) -> Check:
 def outputs(s: Setting) -> Check:
     """Lemma D.2: |N(x)| <= 2 at every nice test point."""
     largest = jnp.max(jnp.where(s.nice, jnp.abs(_test_margins(s)), 0))
-    return of_some(at_most(largest, 2.0, s.assumptions()), jnp.any(s.nice))
+    return of_some(at_most(largest, 2.0, s.assumptions()), any_of(s.nice))
 
 
 def not_far_off(s: Setting) -> Check:
@@ -192,7 +193,7 @@ def flipped(s: Setting, label: int) -> Check:
     q = networks.margins(s.point.params, moved, s.test_y)
     chosen = s.nice & (s.test_y == label)
     largest = jnp.max(jnp.where(chosen, q, -jnp.inf))
-    return of_some(at_most(largest, -1.0, s.assumptions()), jnp.any(chosen))
+    return of_some(at_most(largest, -1.0, s.assumptions()), any_of(chosen))
 
 
 def size(c: Clusters) -> Check:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxkkt import networks
 from jaxkkt.numerics.requirements import require_probability
+from jaxkkt.numerics.truths import any_of
 from jaxkkt.theory.checks import (
     Assumption,
     Check,
@@ -69,7 +70,7 @@ def robust_margins(s: Setting) -> Check:
     """
     q = networks.margins(robust_network(s.clusters), s.test_x, s.test_y)
     least = jnp.min(jnp.where(s.nice, q, jnp.inf))
-    return of_some(at_least(least, 1.0, s.of_samples()), jnp.any(s.nice))
+    return of_some(at_least(least, 1.0, s.of_samples()), any_of(s.nice))
 
 
 def robust_sizes(s: Setting) -> Check:
@@ -82,7 +83,7 @@ def robust_sizes(s: Setting) -> Check:
     sizes = guaranteed_sizes(robust_network(s.clusters), s.test_x, s.test_y)
     least = jnp.min(jnp.where(s.nice, sizes, jnp.inf))
     found = above(least, robust_radius(s.clusters), s.of_samples())
-    return of_some(found, jnp.any(s.nice))
+    return of_some(found, any_of(s.nice))
 
 
 THEOREMS: dict[str, Callable[[Setting, Real], Check]] = {
