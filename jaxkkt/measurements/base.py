@@ -41,12 +41,18 @@ class Measurement(Spec):
     """
 
     # Whether `measure` knows that samples with y = 0, and neurons and coordinates of zeros, are
-    # padding. It then gets arrays of a size that runs of several sizes share, and so a program.
+    # padding. It then gets arrays of a size that runs of several sizes share, and so a program. A
+    # class that brings a `measure` says so itself.
     padded: ClassVar[bool] = False
     # Whether `measure` runs as it is, on the host, instead of being compiled. It may then ask for
     # `curve`, too: the parameters at the moments of the run's curve, stacked. What it returns keeps
     # the precision of float64.
     on_host: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "measure" in vars(cls):  # another method, which may know nothing of padding
+            cls.padded = vars(cls).get("padded", False)
 
     def measure(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
