@@ -152,9 +152,15 @@ class Drawing(NamedTuple):
 
 def drawn_on_device(init: Initialization, data: Data, own_size: bool) -> tuple[bool, bool]:
     """Whether start and points are such as the device draws, at the run's own size or a larger
-    one: some specs are drawn at their own size only."""
-    start, points = (spec.traceable and (own_size or spec.any_size) for spec in (init, data))
-    return start, points
+    one: some specs are drawn at their own size only. Others would have other numbers at each size
+    without `jax_threefry_partitionable`; there the host draws them."""
+    config: Any = jax.config
+    whatever_size = bool(config.jax_threefry_partitionable)
+
+    def by_device(spec: Any) -> bool:
+        return spec.traceable and (whatever_size if spec.any_size else own_size)
+
+    return by_device(init), by_device(data)
 
 
 def drawing_of(run: Run, shape: tuple[int, int, int]) -> Drawing:

@@ -83,13 +83,27 @@ class Data(Spec):
         return self
 
     def data_key(self, seed: int) -> PRNGKeyArray:
+        """What the points of this seed are drawn by."""
         return self.key_at(seed, self.samples, self.d)
 
     def key_at(self, seed: Any, samples: Any, dim: Any) -> PRNGKeyArray:
+        """`data_key`, of a seed and sizes that may be traced: for each kind, seed and sizes another
+        key."""
         return fold(key_of(seed), f"data {self.tag}", samples, dim)
 
     def test_key(self, seed: int) -> PRNGKeyArray:
+        """What held-out points are drawn by: the same for any number of samples."""
         return fold(key_of(seed), f"test {self.tag}", self.d)
+
+    @property
+    def keyed_as_traced(self) -> bool:
+        """Whether `key_at`, of `sizeless()` specs, is the key that `data_key` gives."""
+        if type(self).data_key is not Data.data_key:
+            return False
+        try:
+            return bool(self.sizeless().tag == self.tag)
+        except Exception:  # a tag that computes with a size
+            return False
 
 
 class Sized(Data):

@@ -76,7 +76,7 @@ class Distribution(Sized):
 
     @property
     def traceable(self) -> bool:
-        return type(self).draw_training is Distribution.draw_training
+        return type(self).draw_training is Distribution.draw_training and self.keyed_as_traced
 
     def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
         x, y = _pair(self, partial(self.draw, self.key_at(seed, samples, dim), *shape))
@@ -141,7 +141,7 @@ class _Padded(Distribution):
 
     @property
     def traceable(self) -> bool:
-        return type(self).draw_training is _Padded.draw_training
+        return type(self).draw_training is _Padded.draw_training and self.keyed_as_traced
 
     def draw_at(self, seed: Any, samples: Any, dim: Any, shape: tuple[int, int]) -> Dataset:
         if not self.any_size:

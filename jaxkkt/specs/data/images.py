@@ -1,7 +1,7 @@
 """Handwritten digits, 0 against 1."""
 
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,11 +15,16 @@ class _Images(Sized):
     """Handwritten digits, 0 against 1, at d = s x s pixels: the first `samples` of an order that
     the seed draws, with both classes. Options as in `images.digits`."""
 
-    same_for_all_seeds: ClassVar[bool] = True
+    same_for_all_seeds: ClassVar[bool] = True  # of a class that draws them itself not
     upsample: bool = described(
         "whether more pixels than the images have were interpolated", default=False
     )
     normalized: bool = described("whether every image was scaled to |x| = 1", default=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if {"draw_held_out", "draw_truth"} & vars(cls).keys():
+            cls.same_for_all_seeds = bool(vars(cls).get("same_for_all_seeds", False))
 
     def images(self) -> images.Images:
         raise NotImplementedError
@@ -37,7 +42,8 @@ class _Images(Sized):
         return on_host(x[rows], y[rows])
 
     def draw_held_out(self, seed: int) -> Dataset:
-        return on_host(*self.images().test)
+        found = on_host(*self.images().test)
+        return Dataset(*map(_read_only, found))
 
 
 class Digits(_Images):
@@ -62,3 +68,10 @@ def _digits(d: int, upsample: bool, normalized: bool) -> images.Images:
 @cache
 def _mnist(d: int, upsample: bool, normalized: bool) -> images.Images:
     return images.mnist(images.mnist_folder(), d, upsample, normalized)
+
+
+def _read_only(array: Any) -> Any:
+    """The same numbers, which later runs read, too: to change them in place is an error."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
