@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 import jaxkkt as jk
 from jaxkkt import measurements, plotting, studies
+from jaxkkt.networks import PRECISION
 from jaxkkt.theory import vardi
 
 
@@ -47,7 +48,7 @@ class AtKKTPoint(jk.Measurement):
         )
         flips = jk.Flips().measure(polished.params, jk.Dataset(x, y))
         s = vardi.summary(x, y, d=jnp.asarray(truth.d))
-        z = sum(s.etas) * jnp.linalg.norm(y @ x)
+        z = sum(s.etas) * jnp.linalg.norm(jnp.dot(y, x, precision=PRECISION))
         return {
             **ledger,
             "polished_flip_size": flips["flip_size_exact"],

@@ -51,6 +51,7 @@ class StepFlips(Measurement):
             return jnp.mean(values, where=counted)
 
         moved = lazy.distances(params, start)
+        neurons = any_of(start.w != 0, axis=1) | (start.b != 0) | (start.v != 0)
         return {
             "step_eta": mean(eta),
             "step_gradient_norm": mean(found.gradient_norm),
@@ -58,7 +59,7 @@ class StepFlips(Measurement):
             "step_relative_size": mean(size / jnp.where(norm > 0, norm, 1)),
             "step_needed_share": jnp.where(broken, jnp.nan, jnp.sum(needing) / count),
             "step_flipped_share": jnp.where(broken, jnp.nan, jnp.sum(flipped) / jnp.sum(needing)),
-            "furthest": jnp.max(moved) * root(jnp.sum(start.v != 0), moved),
+            "furthest": jnp.max(moved) * root(jnp.sum(neurons), moved),
         }
 
     def attributes(self) -> Mapping[str, Mapping[str, str]]:
