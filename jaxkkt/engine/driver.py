@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import xarray as xr
 
 from jaxkkt.engine.machine.devices import alone, devices, environment, refuse_debugging
+from jaxkkt.engine.machine.packing import require_numbers_held
 from jaxkkt.engine.planning.buckets import Bucket
 from jaxkkt.engine.planning.lane_counts import streams
 from jaxkkt.engine.planning.plan import padding_share, plan
@@ -35,7 +36,7 @@ from jaxkkt.engine.tables import results
 from jaxkkt.engine.tables.stored import Stored
 from jaxkkt.networks import PRECISION, Params
 from jaxkkt.process.garbage import seldom_collected, uncollected
-from jaxkkt.runs.columns import values_of
+from jaxkkt.runs.columns import distinct, values_of
 from jaxkkt.runs.run import Run, refuse_changed, unique
 from jaxkkt.store import Store
 from jaxkkt.store.lock import WHOLE
@@ -147,6 +148,11 @@ def _plan(wanted: Sequence[Run]) -> Plan:
     for b in buckets:
         for run in b.one_of_each:
             require_what_is_asked(run)
+    for run in distinct(wanted):
+        curve = () if run.curve is None else run.curve.measure
+        for spec in (run.data, run.initialization, run.protocol, *run.measure, *curve):
+            if not getattr(spec, "on_host", False):
+                require_numbers_held(spec)
     require_free_names(wanted, names_in(buckets))
     if len({(run.curve.dimension, run.curve.moments) for run in wanted if run.curve}) > 1:
         raise ValueError("the runs of a table must have the same curve: sweep them apart")

@@ -133,6 +133,18 @@ def require_held(name: str, numbers: object, dtype: Any) -> None:
         )
 
 
+def require_number_held(name: str, number: Any, dtype: Any) -> None:
+    """Raises ValueError for a finite number that this precision takes for infinity or 0."""
+    require_held(name, number, dtype)
+    least = float(np.finfo(dtype).tiny)
+    if 0 < abs(float(number)) < least:
+        raise ValueError(
+            f"{name} is {float(number):g}, but what is smaller than {least:.4g} is 0 in "
+            f"{np.dtype(dtype)}: give a larger one, or 0, or call "
+            "jax.config.update('jax_enable_x64', True)"
+        )
+
+
 def as_arrays(dtype: Any = None, **given: object) -> list[Array]:
     """What is given as JAX arrays of one precision: `dtype`, by default that of the arrays given.
 

@@ -157,10 +157,11 @@ class Store:
         return Params(**{field: arrays[field] for field in Params._fields})
 
     def load_networks(self, names: Sequence[str]) -> Iterator[Params]:
-        """Of the last row of each name of which the network is kept, one after the other.
+        """What the last row of each name measured, one after the other; of a name without a row the
+        one that is kept.
 
-        Raises ValueError at once where one has none, or no row says which of several is meant; and
-        later where one is damaged. The folder is listed once.
+        Raises ValueError at once where that is not kept; and later where one is damaged. The folder
+        is listed, and rows are looked through, once.
         """
         kept: dict[str, list[str]] = {}
         for path in self._networks.glob("*.npz"):
@@ -171,20 +172,20 @@ class Store:
                 f"{self.folder} keeps no network of {missing[0]}, but those of {len(kept)} other "
                 "runs: sweep it with keep='params', or with the run among those to keep"
             )
-        several = {name for name in names if len(kept[name]) > 1}
-        last = {
+        asked = set(names)
+        last = {name: kept[name][0] for name in names if len(kept[name]) == 1}
+        last |= {
             record.name: record.value["network"]
-            for record in (self.records() if several else ())
-            if record.name in several and record.value["network"] in kept[record.name]
+            for record in self.records()
+            if record.name in asked and _measured(record.value)
         }
-        if unclear := several - last.keys():
-            name = min(unclear)
+        if other := [name for name in names if last.get(name) not in kept[name]]:
+            name = other[0]
             raise ValueError(
-                f"{self.folder} keeps {len(kept[name])} networks of {name}, but no row that says "
-                "which of them counts: sweep it again, with keep='params'"
+                f"{self.folder} keeps a network of {name}, but not that of the row that counts: "
+                "sweep it again, with keep='params'"
             )
-        found = [(name, last.get(name) or kept[name][0]) for name in names]
-        return (self.load_network(name, network) for name, network in found)
+        return (self.load_network(name, last[name]) for name in names)
 
     def _network(self, name: str, network: str) -> Path:
         return self._networks / f"{name}-{network}.npz"
@@ -205,6 +206,11 @@ class Store:
                 f"{self.folder} is a store of jaxkkt 0.7.0 or before, with a file for each row: "
                 "open it with that version, or give another folder"
             )
+
+
+def _measured(value: Any) -> bool:
+    """Whether a row says which network it measured: one that raised measured none."""
+    return isinstance(value, dict) and "network" in value and "error" not in value.get("ending", ())
 
 
 def plain(value: Any) -> Any:

@@ -35,18 +35,31 @@ class Context:
         return engine.load_networks(self.folder, runs)
 
     def row(self, results: xr.Dataset, run: Run) -> xr.Dataset | None:
-        """What the sweep's results say of one run, or None where it has not landed."""
+        """What the sweep's results say of one run, or None where it has not landed. ValueError for
+        a table whose runs are no grid."""
+        if "run" in results.status.dims:
+            raise ValueError("a table along `run` has no place for each run: look at its variables")
         mine = {**self._columns[run], "seed": run.seed}
-        place = {name: mine[name] for name in map(str, results.dims) if name in mine}
-        if any(value not in results[name].values for name, value in place.items()):
-            return None
-        found = results.sel(place)
+        place = {}
+        for name in map(str, results.status.dims):
+            there = [_is(mine.get(name), other) for other in results[name].values.tolist()]
+            if not any(there):
+                return None
+            place[name] = there.index(True)
+        found = results.isel(place)
         return None if int(found.status) == NOT_RUN else found
 
     @cached_property
     def _columns(self) -> dict[Run, Mapping[str, Any]]:
         columns, _ = columns_of(self.runs)
         return dict(zip(self.runs, columns, strict=True))
+
+
+def _is(value: Any, coordinate: Any) -> bool:
+    """Whether a table has a run's value there: NaN or "-" for None, and for what it has not."""
+    if value is None:
+        return coordinate == "-" or coordinate != coordinate
+    return bool(coordinate in (value, str(value)))
 
 
 class Panel(NamedTuple):

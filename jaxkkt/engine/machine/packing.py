@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxkkt.numerics.requirements import require_number_held
+from jaxkkt.specs.same import by_identity
+
 WORD = 4  # bytes
 
 
@@ -22,6 +25,15 @@ def number(leaf: Any) -> np.ndarray:
 def numbers(tree: Any) -> Any:
     """The numbers of specs as such arrays."""
     return jax.tree.map(number, tree)
+
+
+@by_identity
+def require_numbers_held(spec: Any) -> None:
+    """Raises ValueError for a number of a spec that lanes would take for infinity or 0."""
+    for path, leaf in jax.tree.leaves_with_path(spec):
+        if isinstance(leaf, float):
+            dtype = jax.dtypes.canonicalize_dtype(float)
+            require_number_held(f"{path[-1].name} of {spec.label!r}", leaf, dtype)
 
 
 def sent_once(words: np.ndarray, place: jax.Device) -> Array:
