@@ -1,5 +1,7 @@
 """Projected gradient attacks within l2 balls."""
 
+import importlib
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -238,3 +240,16 @@ def test_bad_radii_are_refused(classified):
         robust_accuracy(*classified, jnp.array([0.1, -1.0]))
     with pytest.raises(ValueError, match="bracket must be positive and finite, got 0"):
         smallest_radii(*classified, 0.0)
+
+
+def test_a_radius_that_flips_is_found_whatever_a_larger_one_does(classified, monkeypatch):
+    """An attack that gets stuck at the bracket hid what it had found below."""
+
+    def stuck(params, x, y, radii, steps, normalized):
+        found = (radii >= 0.25) & (radii < 0.75)
+        return pgd_module.Attack(x, x, jnp.where(found, -1.0, 1.0))
+
+    pgd_module = importlib.import_module("jaxkkt.perturbations.pgd")
+    monkeypatch.setattr(pgd_module, "pgd", stuck)
+    assert_close(smallest_radii(*classified, 1.0), np.full(30, 0.25), rtol=1e-3)
+    assert (np.asarray(smallest_radii(*classified, 0.2)) == np.inf).all()

@@ -84,8 +84,9 @@ def robust_accuracy(
     """Share of the points that `pgd` leaves with y f > 0, for every radius; at 0 without attack.
 
     One radius or an array of them: the shares have the shape of `radii`. Points with y = 0 are
-    padding and do not count. An attack bounds the accuracy from above; without `normalized` far
-    above where margins are large (see `pgd`). `smallest_radii` tells the radius of each point. NaN
+    padding and do not count. An attack bounds the accuracy from above, and where it gets stuck what
+    it leaves may rise with the radius; without `normalized` it is far above where margins are large
+    (see `pgd`). `smallest_radii` tells the radius of each point. NaN
     where an output is.
 
     Raises ValueError for radii that are negative or not finite, no points, and as `pgd`.
@@ -116,8 +117,9 @@ def smallest_radii(
 ) -> Float[Array, " n"]:
     """For every point the least radius, up to `bracket`, at which `pgd` brings y f to 0 or below.
 
-    By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where the bracket is too
-    small, NaN where an output is and for padding, y = 0. An upper bound of the point's distance to
+    By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where no radius that was
+    tried flips, NaN where an output is and for padding, y = 0. Where the attack gets stuck a larger
+    radius may miss what a smaller one finds: then it is not the least. An upper bound of the point's distance to
     the decision boundary, off by bracket / 2^trips and by what the attack misses; for the smallest
     size of a point take `theory.constructions.attacks`, which searches longer. Raises ValueError
     for a bracket that is not positive and finite, trips that are no integer from 1 on, and as
@@ -146,7 +148,8 @@ def _least_radii(
 
     high = jax.lax.fori_loop(0, trips, halve, (jnp.zeros_like(top), top))[1]
     before = margins(params, x, y)
-    found = jnp.where(before <= 0, 0, jnp.where(flipped(top), high, jnp.inf))
+    flips = flipped(top) | (high < top)
+    found = jnp.where(before <= 0, 0, jnp.where(flips, high, jnp.inf))
     return jnp.where(jnp.isnan(before) | (y == 0), jnp.nan, found)
 
 
