@@ -176,7 +176,7 @@ class TestReading:
         jk.load_network(tmp_path, run)  # that of its row
         for path in Store(tmp_path).paths():
             path.unlink()
-        with pytest.raises(ValueError, match=r"keeps 2 networks of d8.* but no row that says"):
+        with pytest.raises(ValueError, match=r"keeps a network of d8.* but no row that counts"):
             jk.load_network(tmp_path, run)
 
     def test_many_networks_are_found_by_one_listing(self, tmp_path, monkeypatch, unchecked):
@@ -186,7 +186,7 @@ class TestReading:
         listed, glob = [], Path.glob
         monkeypatch.setattr(Path, "glob", lambda *args: listed.append(args) or glob(*args))
         found = list(jk.load_networks(tmp_path, (run for run in [*runs, runs[0]])))
-        assert len(listed) == 1
+        assert [folder.name for folder, _ in listed].count("networks") == 1
         for run, params in zip([*runs, runs[0]], found, strict=True):
             np.testing.assert_array_equal(params.w, jk.draw(run)[0].w)
         other = jk.grid(**SIZES, seed=[7], max_steps=0)

@@ -119,11 +119,12 @@ def smallest_radii(
 
     By bisection with normalized steps; 0 where y f <= 0 to begin with, inf where no radius that was
     tried flips, NaN where an output is and for padding, y = 0. Where the attack gets stuck a larger
-    radius may miss what a smaller one finds: then it is not the least. An upper bound of the point's distance to
-    the decision boundary, off by bracket / 2^trips and by what the attack misses; for the smallest
-    size of a point take `theory.constructions.attacks`, which searches longer. Raises ValueError
-    for a bracket that is not positive and finite, trips that are no integer from 1 on, and as
-    `pgd`; TypeError where its derivative is asked for, which a bisection does not have.
+    radius may miss what a smaller one finds: then it is not the least. An upper bound of the
+    point's distance to the decision boundary, off by bracket / 2^trips and by what the attack
+    misses; for the smallest size of a point take `theory.constructions.attacks`, which searches
+    longer. Raises ValueError for a bracket that is not positive and finite, trips that are no
+    integer from 1 on, and as `pgd`; TypeError where its derivative is asked for, which a bisection
+    does not have.
     """
     require_positive(bracket=bracket)
     require_counts(steps=steps, trips=trips)

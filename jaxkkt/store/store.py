@@ -182,8 +182,8 @@ class Store:
         if other := [name for name in names if last.get(name) not in kept[name]]:
             name = other[0]
             raise ValueError(
-                f"{self.folder} keeps a network of {name}, but not that of the row that counts: "
-                "sweep it again, with keep='params'"
+                f"{self.folder} keeps a network of {name}, but no row that counts says that it "
+                "measured that: sweep it again, with keep='params'"
             )
         return (self.load_network(name, last[name]) for name in names)
 
