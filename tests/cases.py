@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import jaxkkt as jk
 from jaxkkt import datasets, networks, single
@@ -19,6 +20,9 @@ CORNERS = Dataset(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), jnp.array([1
 
 
 sweep = partial(jk.sweep, progress=False)
+
+# Compiles in half the time of a flow, and reaches the default target in 30 to 60 steps.
+SOON = jk.optimizer(optax.sgd, learning_rate=0.1)
 
 
 def planned_for(runs, platform="cpu"):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import problem, sweep
+from cases import SOON, problem, sweep
 
 import jaxkkt as jk
 from jaxkkt import mixtures, networks
@@ -12,18 +12,21 @@ from jaxkkt.measurements.clusters import error_interval, of_share
 from jaxkkt.training import Status
 
 sample = jax.jit(mixtures.sample, static_argnames="samples")
+means_of = jax.jit(mixtures.means, static_argnums=(1, 2, 3))
+measured = jk.ClusterFlips().measure
 SMALL = {"data": "clusters", "d": 30, "samples": 24, "clusters": 4, "width": 20, "tests": 200}
+SMALL |= {"optimizer": SOON}
 
 
 class TestDraws:
     @pytest.mark.parametrize("arrangement", mixtures.ARRANGEMENTS)
     def test_means_have_norm_sqrt_d(self, arrangement):
-        means = mixtures.means(jax.random.key(0), 6, 40, arrangement, 0.3)
+        means = means_of(jax.random.key(0), 6, 40, arrangement, 0.3)
         np.testing.assert_allclose(np.linalg.norm(means, axis=1), 40**0.5, rtol=1e-5)
 
     @pytest.mark.parametrize("rho", [0.0, 0.4])
     def test_orthogonal_means_share_what_is_asked_for(self, rho):
-        means = mixtures.means(jax.random.key(1), 6, 40, "orthogonal", rho)
+        means = np.asarray(means_of(jax.random.key(1), 6, 40, "orthogonal", rho))
         expected = 40 * (rho + (1 - rho) * np.eye(6))
         np.testing.assert_allclose(means @ means.T, expected, atol=1e-4)
 
@@ -31,12 +34,12 @@ class TestDraws:
     def test_means_lie_in_any_direction(self, arrangement):
         """Orthogonal ones had most of their q-th coordinates below 0: a factorization's choice."""
         keys = jax.random.split(jax.random.key(0), 400)
-        drawn = jax.vmap(lambda key: mixtures.means(key, 3, 6, arrangement))(keys)
+        drawn = jax.vmap(lambda key: means_of(key, 3, 6, arrangement, 0.0))(keys)
         assert np.abs(drawn.mean(axis=0)).max() < 4 / np.sqrt(400)
 
     def test_means_on_the_sphere_are_nearly_orthogonal(self):
-        means = mixtures.means(jax.random.key(2), 50, 2000)
-        products = np.asarray(means @ means.T)[~np.eye(50, dtype=bool)] / 2000
+        means = np.asarray(means_of(jax.random.key(2), 50, 2000, "sphere", 0.0))
+        products = (means @ means.T)[~np.eye(50, dtype=bool)] / 2000
         assert abs(products.mean()) < 0.005
         assert products.std() == pytest.approx(2000**-0.5, rel=0.1)
 
@@ -196,11 +199,10 @@ class TestSpec:
 
 
 class TestMeasurements:
-    def test_fresh_points_and_the_direction_that_flips_them(self):
+    def test_fresh_points_and_the_direction_that_flips_them(self, tmp_path):
         (run,) = jk.grid(**SMALL, sigma=1.0, seed=1, measure=jk.ClusterFlips)
-        table = sweep([run]).squeeze()
-        params, data = jk.draw(run)
-        trained = jk.train(params, *data).params
+        table = sweep([run], store=tmp_path, keep="params").squeeze()
+        trained = jk.load_network(tmp_path, run)
         fresh, truth = jk.held_out(run), run.data.draw_truth(1)
         x, y = (np.asarray(a, np.float64) for a in fresh)
         u = np.asarray(truth.labels @ truth.means, np.float64)
@@ -228,7 +230,7 @@ class TestMeasurements:
         (run,) = jk.grid(**SMALL, sigma=1.0, seed=1)
         params = jk.draw(run)[0]
         broken = params._replace(w=params.w + np.float32(np.nan))
-        found = jk.ClusterFlips().measure(broken, jk.held_out(run), run.data.draw_truth(1))
+        found = measured(broken, jk.held_out(run), run.data.draw_truth(1))
         assert found.pop("direction_norm") > 0
         for name, value in found.items():
             assert np.isnan(value).all(), name
@@ -330,7 +332,7 @@ def test_a_share_of_nothing_is_no_number(nothing):
     w = means if nothing == "no direction" else means[::-1]
     network = jk.Params(w, np.zeros(2, np.float32), labels)
     truth = mixtures.Truth(means, labels, np.float32(0), sides, sides, np.float32(6))
-    found = jk.ClusterFlips().measure(network, jk.Dataset(means, labels), truth)
+    found = measured(network, jk.Dataset(means, labels), truth)
     assert np.isnan(found["cluster_flipped"]).all()
 
 
@@ -339,10 +341,12 @@ class TestAlongTheDirection:
 
     def measured(self, w, b, v, x, d=2.0):
         means, sides = np.float32([[2**0.5, 0], [-(2**0.5), 0]]), np.array([0, 1], np.int32)
-        truth = mixtures.Truth(means, np.float32([1, -1]), np.float32(1), sides, sides, d)
+        truth = mixtures.Truth(
+            means, np.float32([1, -1]), np.float32(1), sides, sides, np.float32(d)
+        )
         network = jk.Params(np.float32([[one, 0] for one in w]), np.float32(b), np.float32(v))
         points = jk.Dataset(np.float32(x), np.ones(len(x), np.float32))
-        return jk.ClusterFlips().measure(network, points, truth)
+        return measured(network, points, truth)
 
     def test_a_point_that_is_right_again_is_not_flipped(self):
         """It counted as flipped at every larger size."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from cases import rows_in, squared_norm, sweep
+from cases import SOON, rows_in, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import driver
@@ -17,7 +17,7 @@ from jaxkkt.engine.planning.costs import lane_bytes
 from jaxkkt.engine.planning.plan import plan
 from jaxkkt.engine.running import lanes, slots, streams
 
-RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
+RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), optimizer=SOON, measure=squared_norm)
 
 
 @pytest.fixture
@@ -206,7 +206,16 @@ def test_points_that_the_host_drew_are_let_go():
             return {"host": 0.0}
 
     sweep(
-        jk.grid(data=Drawn, d=8, samples=6, width=20, seed=range(4, 8), measure=Host, max_steps=1)
+        jk.grid(
+            data=Drawn,
+            d=8,
+            samples=6,
+            width=20,
+            seed=range(4, 8),
+            measure=Host,
+            max_steps=1,
+            optimizer=SOON,
+        )
     )
     gc.collect()
     assert not any(drawn[seed]() is not None for seed in range(4, 8))

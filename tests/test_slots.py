@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from cases import refuse_to_draw, squared_norm, sweep
+from cases import SOON, refuse_to_draw, squared_norm, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine import driver
@@ -20,7 +20,7 @@ from jaxkkt.engine.running import ended, lanes, slots, streams
 from jaxkkt.engine.running.lanes import OutOfMemory, run_bucket
 from jaxkkt.engine.running.tally import Tally
 
-RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), measure=squared_norm)
+RUNS = jk.grid(d=8, samples=6, width=20, seed=range(12), optimizer=SOON, measure=squared_norm)
 
 
 def of_an_accelerator(bucket):
@@ -87,8 +87,8 @@ def test_memory_that_runs_out_as_rows_are_made_loses_none(accelerator, monkeypat
     monkeypatch.setattr(slots, "measure_batch", measure_batch)
     table = sweep(RUNS)
     assert len(begun) > moment
-    # Fewer lanes round otherwise, and a flow's step takes a gradient more or less for that.
-    xr.testing.assert_allclose(table.steps, whole.steps, rtol=0, atol=2)
+    # Fewer lanes round otherwise, and rounding decides on the last step.
+    xr.testing.assert_allclose(table.steps, whole.steps, rtol=0, atol=1)
     xr.testing.assert_allclose(table.drop_vars("steps"), whole.drop_vars("steps"), rtol=1e-3)
 
 
@@ -211,16 +211,17 @@ def test_rows_of_runs_that_cannot_be_drawn_are_told_once(monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    for run in RUNS:
+    some = RUNS[:4]
+    for run in some:
         refuse_to_draw(monkeypatch, run.seed)
     monkeypatch.setattr(slots.Slots, "save", full)
-    (bucket,) = jk.plan_sweep(RUNS).buckets
-    bucket = bucket.with_lanes(len(RUNS))
+    (bucket,) = jk.plan_sweep(some).buckets
+    bucket = bucket.with_lanes(len(some))
     programs, rows = compile_bucket(bucket), []
     found = run_bucket(bucket, deque(bucket.trajectories), programs, Tally(), FromNowOn())
     with pytest.raises(OutOfMemory):
         rows.extend(chain.from_iterable(found))
-    assert sorted(row.run.seed for row in rows) == list(range(12))
+    assert sorted(row.run.seed for row in rows) == list(range(4))
 
 
 def test_memory_that_runs_out_as_a_kept_network_is_fetched_takes_fewer_lanes(
@@ -287,6 +288,7 @@ def test_rows_of_a_mixed_batch_are_their_own():
         return float(params.v.size)
 
     some = {"initialization": "torch", "init_scale": [1.0, 2.0], "d": 8, "samples": 6}
+    some |= {"optimizer": SOON}
     runs = jk.grid(**some, width=[20, 21], seed=range(4), measure=[first, jk.Flips(), neurons])
     runs += jk.grid(**some, width=20, seed=range(4, 7), measure=[OnHost(), neurons, first])
     (bucket,) = jk.plan_sweep(runs).buckets
