@@ -144,7 +144,8 @@ def test_networks_whose_squares_are_too_large_are_none_that_broke(case):
 def test_the_log_loss_of_a_sweep_is_summed_over_the_points():
     """It was that of the mean."""
     protocol = AdversarialProtocol(radius=0.1, weight_radius=1.0, epochs=1, **FEW)
-    run = jk.grid(d=8, samples=24, width=50, seed=0, initialization="lazy", protocol=protocol)[0]
+    sizes = {"d": 8, "samples": 24, "width": 50, "seed": 0, "measure": ()}
+    (run,) = jk.grid(**sizes, initialization="lazy", protocol=protocol)
     table = cases.sweep([run])
     start, data = jk.draw(run)
     attacked = pgd(start, *data, 0.1, 10, normalized=False)

@@ -1,16 +1,20 @@
 """Own functions that compute something else than before, in one process: seen at every size."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import one
+from cases import SOON
+from cases import one as any_one
 from test_identity import ALTERNATING, scaled
 
 import jaxkkt as jk
 
 pytestmark = pytest.mark.usefixtures("unchecked")
+one = partial(any_one, optimizer=SOON)
 
 
 class Factor:

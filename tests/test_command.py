@@ -140,30 +140,24 @@ class TestCommand:
         )
         return [sys.executable, "-m", "mine.one"]
 
-    def test_a_study_started_as_a_module_has_its_own_name(self, tmp_path):
-        """Under the name __main__ a store could not tell its measurements from others."""
-        command = self._started_as_a_module(tmp_path, "print(STUDY.__module__, *sys.argv[1:])")
-        ran = subprocess.run(
-            [*command, "--d", "3"], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        assert ran.stdout == "mine.one --d 3\n"
-
     # in a buffer until the end, and not
     @pytest.mark.parametrize("lines", [1, pytest.param(5000, marks=pytest.mark.slow)])
-    def test_goes_on_where_nobody_reads_what_it_prints(self, tmp_path, lines):
+    def test_a_module_has_its_own_name_and_goes_on_where_nobody_reads_it(self, tmp_path, lines):
+        """Under the name __main__ a store could not tell its measurements from others."""
         command = self._started_as_a_module(
             tmp_path,
             f"print('a line of many\\n' * {lines}, flush=True)",
             "print('one more')",
-            "Path('written').touch()",
+            "Path('written').write_text(' '.join([STUDY.__module__, *sys.argv[1:]]))",
             "return 3",
         )
         pipe = subprocess.PIPE
+        command += ["--d", "3"]
         with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as ran:
             ran.stdout.close()
             assert ran.stderr.read() == ""
         assert ran.returncode == 3
-        assert (tmp_path / "written").exists()
+        assert (tmp_path / "written").read_text() == "mine.one --d 3"
 
     @pytest.mark.slow
     def test_the_command_ends_well_where_nobody_reads_it(self):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import one, squared_norm
+from cases import SOON, one, squared_norm
 
 import jaxkkt as jk
 from jaxkkt.specs import identity
@@ -335,7 +335,7 @@ def test_some_of_own_points_are_drawn_with_a_store(tmp_path):
         chosen = jax.random.choice(key, 9, (samples,), replace=False)
         return jnp.asarray(x)[chosen], jnp.asarray(y)[chosen]
 
-    table = jk.sweep([one(data=subset)], store=tmp_path)
+    table = jk.sweep([one(data=subset, optimizer=SOON)], store=tmp_path)
     assert table.status.item() != jk.Status.RAISED
 
 
@@ -353,9 +353,8 @@ def test_a_shipped_class_draws_as_its_subclass_says(base):
     def size(data):
         return jnp.linalg.norm(data.x)
 
-    table = jk.sweep(
-        jk.grid(data=Scaled, factor=[1.0, 5.0], d=8, samples=6, width=20, seed=0, measure=size)
-    )
+    sizes = {"d": 8, "samples": 6, "width": 20, "seed": 0}
+    table = jk.sweep(jk.grid(data=Scaled, factor=[1.0, 5.0], **sizes, measure=size, optimizer=SOON))
     small, large = table["size"].values.ravel()
     np.testing.assert_allclose(large, 5 * small, rtol=1e-6)
 
@@ -365,7 +364,7 @@ def test_weights_of_a_shipped_class_are_drawn_as_its_subclass_says():
     smaller = drawn_by(jk.initializations.Torch, "draw", 1.0)()
     drawn = [some.draw_start(0, 20, 8).w for some in (smaller, larger)]
     np.testing.assert_allclose(drawn[1], 5 * drawn[0], rtol=1e-6)
-    table = jk.sweep([one(initialization=some) for some in (smaller, larger)])
+    table = jk.sweep([one(initialization=some, optimizer=SOON) for some in (smaller, larger)])
     assert len(set(table.squared_norm.values.ravel())) == 2
 
 
@@ -390,7 +389,8 @@ def test_what_keys_are_made_of_is_part_of_a_run(what, name):
 
 
 def test_a_measurement_takes_a_truth_by_name():
-    run = one(data=with_draws(draw_truth=truth(3)), measure=lambda truth: {"t": truth["number"]})
+    data = with_draws(draw_truth=truth(3))
+    run = one(data=data, measure=lambda truth: {"t": truth["number"]}, optimizer=SOON)
     assert jk.sweep([run]).t.item() == 3
 
 
@@ -413,7 +413,7 @@ def test_draws_that_raise_for_seed_0_have_no_identity():
 def test_what_an_own_function_or_array_changed_is_told(pair, tmp_path):
     """No column says that it has."""
     first, other = pair()
-    axes = {"measure": squared_norm, "seed": 0}
+    axes = {"measure": squared_norm, "seed": 0, "optimizer": SOON}
     axes |= {} if isinstance(first, tuple) else {"d": 8, "samples": 6}
     jk.sweep(jk.grid(data=first, width=[18, 20], **axes), store=tmp_path)
     with pytest.raises(ValueError, match=r"What differs:\s+what own functions compute, or the num"):

@@ -184,7 +184,7 @@ def test_under_64_bits_a_slot_takes_twice_as_much():
 @pytest.mark.parametrize("d", [100, 20_000, 100_000, 10_000_000])
 def test_networks_of_many_dimensions_are_few_at_a_time_however_small_their_steps(d):
     """A single run at d = 100,000 took 18 GB, at 40 MB a network: 32 lanes, most of them idle."""
-    (bucket,) = jk.plan_sweep(jk.grid(d=d, samples=10, width=100, seed=0)).buckets
+    (bucket,) = plan(jk.grid(d=d, samples=10, width=100, seed=0), jax.devices())
     assert bucket.lanes == 1 or bucket.lanes * 4 * d * (100 + 10) < 2**26
     assert (bucket.lanes == 32) == (d == 100)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import SOON
 from spec_cases import Blobs, Small, one, stripes
 
 import jaxkkt as jk
@@ -67,12 +68,12 @@ class TestOwnDraws:
         with pytest.raises(ValueError, match=message):
             one(data=points).data.draw_training(0)
         with pytest.raises(ValueError, match=message):
-            jk.sweep([one(data=points)])
+            jk.sweep([one(data=points, optimizer=SOON, measure=())])
         message = "draw of 'weights' cannot be traced by JAX: .* with a `draw_start`, which is not"
         with pytest.raises(ValueError, match=message):
             one(initialization=weights).initialization.draw_start(0, 3, 5)
         with pytest.raises(ValueError, match=message):
-            jk.sweep([one(initialization=weights)])
+            jk.sweep([one(initialization=weights, optimizer=SOON, measure=())])
 
     def test_points_that_jax_does_not_draw_have_no_others_unless_it_is_said(self):
         """What asked for them ended in an error without a word."""
@@ -189,7 +190,7 @@ class Corners(jk.data.Data):
 
 def test_data_of_another_kind_have_a_table(tmp_path):
     """Its runs were trained, and no table could be made of them."""
-    (run,) = jk.grid(data=Corners, width=10, seed=0)
+    (run,) = jk.grid(data=Corners, width=10, seed=0, optimizer=SOON, measure=())
     table = jk.sweep([run], progress=False)
     assert dict(table.sizes) == {"d": 1, "samples": 1, "width": 1, "seed": 1}
     assert table.d.item() == 4

@@ -98,29 +98,29 @@ class TestShared:
         """Else each would compile its own."""
         few = jk.grid(d=100, samples=100, width=1000, seed=range(3))
         many = jk.grid(d=100, samples=40, width=1000, seed=range(57))
-        buckets = jk.plan_sweep([*many, *few]).buckets
+        buckets = planned_for([*many, *few])
         assert len(buckets) == 2
         assert len({(b.drawn_at, b.measured_at) for b in buckets}) == 1
         assert {b.turn for b in buckets} == {1}
-        (alone,) = jk.plan_sweep(many).buckets
+        (alone,) = planned_for(many)
         assert alone.turn > 1
 
     def test_few_runs_of_many_sizes_share_one_program_of_round_sizes(self):
         runs = jk.grid(d=[10, 20, 40], samples=[10, 20, 40], width=[50, 100], seed=range(20))
-        buckets = jk.plan_sweep(runs).buckets
+        buckets = planned_for(runs)
         assert len(buckets) > 1
         assert {(b.drawn_at, b.measured_at) for b in buckets} == {((64, 64, 256),) * 2}
 
     def test_many_runs_are_drawn_and_measured_at_their_own_size(self):
-        (bucket,) = jk.plan_sweep(jk.grid(d=10, samples=9, width=50, seed=range(2000))).buckets
+        (bucket,) = planned_for(jk.grid(d=10, samples=9, width=50, seed=range(2000)))
         assert bucket.drawn_at == bucket.measured_at == (9, 10, 50)
-        (few,) = jk.plan_sweep(jk.grid(d=10, samples=9, width=50, seed=range(20))).buckets
+        (few,) = planned_for(jk.grid(d=10, samples=9, width=50, seed=range(20)))
         assert few.drawn_at == few.measured_at == (64, 64, 64)
 
     @pytest.mark.parametrize(("seeds", "programs"), [(100, 1), (400, 2)])
     def test_small_networks_are_measured_as_large_ones_while_that_takes_less(self, seeds, programs):
         runs = jk.grid(d=100, samples=100, width=[300, 3000], seed=range(seeds))
-        small, large = jk.plan_sweep(runs).buckets
+        small, large = planned_for(runs)
         assert small.lanes == large.lanes == 1
         assert large.measured_at == (100, 100, 3000)
         assert len({b.measured_at for b in (small, large)}) == programs
@@ -129,7 +129,7 @@ class TestShared:
     def test_what_a_curve_measures_counts(self):
         curve = jk.Curve(steps=range(1, 50))
         runs = jk.grid(d=100, samples=100, width=[300, 3000], seed=range(100), curve=curve)
-        small, large = jk.plan_sweep(runs).buckets
+        small, large = planned_for(runs)
         assert small.measured_at != large.measured_at
 
     def test_what_is_measured_otherwise_shares_nothing(self):
@@ -138,16 +138,16 @@ class TestShared:
             *jk.grid(**many, width=20, measure=jk.Flips),
             *jk.grid(**many, width=100, measure=jk.Certificates, loss="logistic"),
         ]
-        assert [b.measured_at for b in jk.plan_sweep(runs).buckets] == [(64, 64, 64), (64, 64, 256)]
+        assert [b.measured_at for b in planned_for(runs)] == [(64, 64, 64), (64, 64, 256)]
 
     def test_networks_that_can_be_certified_are(self):
         """Beside more samples than are certified they were padded to as many."""
         runs = jk.grid(d=50, samples=[40, 300], width=400, seed=0, measure=jk.Certificates)
-        few, many = jk.plan_sweep(runs).buckets
+        few, many = planned_for(runs)
         assert few.measured_at[0] == 64
         assert many.measured_at[0] == 1024
         quick = preset("quick", measure=(jk.Flips(), jk.Certificates()))
-        certified = [b for b in jk.plan_sweep(quick).buckets if b.measured_at[0] <= 256]
+        certified = [b for b in planned_for(quick) if b.measured_at[0] <= 256]
         assert sum(len(b.runs) for b in certified) == sum(r.samples <= 256 for r in quick) == 129
 
     @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ class TestShared:
     ):
         """Of certificates 256 samples take fifteen times as long as 70."""
         runs = jk.grid(d=100, samples=samples, width=100, seed=range(20), measure=measure)
-        (bucket,) = jk.plan_sweep(runs).buckets
+        (bucket,) = planned_for(runs)
         assert bucket.measured_at == expected
 
     def test_one_run_more_of_another_loss_pads_nothing(self):
         sizes = {"d": 10, "samples": 10, "width": 50}
         many, one = jk.grid(**sizes, seed=range(2000)), jk.grid(**sizes, seed=0, loss="logistic")
-        buckets = jk.plan_sweep([*many, *one]).buckets
+        buckets = planned_for([*many, *one])
         assert [b.measured_at for b in buckets] == [(10, 10, 50)] * 2
 
     def test_a_turn_at_a_shared_shape_takes_no_more_memory_than_training(self):
@@ -179,7 +179,7 @@ class TestShared:
             *jk.grid(d=200, samples=300, **batches),
             *jk.grid(d=10, samples=20_000, **batches),
         ]
-        buckets = jk.plan_sweep(runs).buckets
+        buckets = planned_for(runs)
         assert {b.lanes for b in buckets} == {32}
         assert {b.measured_at[:2] for b in buckets} == {(1024, 256), (20_000, 10)}
 
@@ -192,7 +192,7 @@ class TestShared:
         m, d, k = size
         own = jk.grid(data=blobs, d=d, samples=m, width=k, seed=range(3))
         others = jk.grid(d=100, samples=m, width=k, seed=range(3), loss="logistic")
-        mine, other = sorted(jk.plan_sweep([*own, *others]).buckets, key=lambda b: b.d)
+        mine, other = sorted(planned_for([*own, *others]), key=lambda b: b.d)
         assert mine.lanes == other.lanes
         assert mine.drawn_at == size
         assert mine.measured_at == other.measured_at == other.drawn_at

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import SOON
 
 import jaxkkt as jk
 from jaxkkt.engine.programs.training import compile_bucket
@@ -147,7 +148,8 @@ def test_the_smallest_number_comes_first(lanes):
 def test_no_run_waits_for_those_that_came_after_it(monkeypatch, lanes, slots):
     """Chunks end where runs do not: others fill the slots of those that ended in between."""
     monkeypatch.setattr(loop, "CHUNK_SECONDS", 0)
-    runs = jk.grid(d=8, samples=6, width=20, seed=range(24), max_steps=12, measure=())
+    axes = {"max_steps": 12, "optimizer": SOON, "measure": ()}
+    runs = jk.grid(d=8, samples=6, width=20, seed=range(24), **axes)
     (bucket,) = jk.plan_sweep(runs).buckets
     bucket = replace(bucket, lanes=lanes, slots=slots)
     found = run_bucket(bucket, deque(bucket.trajectories), compile_bucket(bucket), Tally())
