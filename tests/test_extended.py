@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from cases import note_trained, rows_in, squared_norm, sweep
+from cases import note_trained, rows_in, sweep
 from store_cases import RUNS, SIZES, values
 
 import jaxkkt as jk
@@ -26,6 +26,10 @@ class Told(jk.Measurement):
 
     def measure(self, params):
         return {"told": float(self.number)}
+
+
+def largest(params):
+    return jnp.abs(params.v).max()
 
 
 class TestExtended:
@@ -52,7 +56,7 @@ class TestExtended:
         """Of kept networks they are made without training; others train again, to one network."""
         sweep(RUNS, store=tmp_path, keep=keep)
         trained = note_trained(monkeypatch)
-        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), squared_norm])
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
         table = sweep(more, store=tmp_path)
         assert len(trained) == (0 if keep else 3)
         xr.testing.assert_equal(table, sweep(more))
@@ -81,7 +85,7 @@ class TestExtended:
         def raises(*_):
             raise ArithmeticError("no such number")
 
-        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), squared_norm])
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), jk.StepFlips()])
         with monkeypatch.context() as patched:
             patched.setattr(remeasuring, "measure_batch", raises)
             with pytest.raises(ArithmeticError, match="no such number"):
@@ -99,7 +103,7 @@ class TestExtended:
             return draw(drawing, words, runs, *rest)
 
         monkeypatch.setattr(remeasuring, "draw_batch", drawn)
-        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), squared_norm])
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), largest])
         table = sweep(more, store=tmp_path)
         assert not trained
         assert (table.status == jk.Status.RAISED).values.ravel().tolist() == [False, True, False]
@@ -120,7 +124,7 @@ class TestExtended:
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
             return measure(*args)
 
-        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), squared_norm])
+        more = jk.grid(**SIZES, seed=range(3), measure=[jk.Flips(), largest])
         with monkeypatch.context() as patched:
             patched.setattr(remeasuring, "measure_batch", measured)
             table = sweep(more, store=tmp_path)
