@@ -136,10 +136,11 @@ def test_shares_of_a_broken_network_are_unknown(lazy):
     w = np.array(params.w)
     w[0, 0] = np.nan
     broken = params._replace(w=jax.device_put(w))
-    found = StepFlips().measure(broken, Dataset(x, y), params)
+    measure = jax.jit(StepFlips().measure)
+    found = measure(broken, Dataset(x, y), params)
     for name in ("step_needed_share", "step_flipped_share", "step_size"):
         assert np.isnan(found[name]), name
-    whole = StepFlips().measure(params, Dataset(x, y), params)
+    whole = measure(params, Dataset(x, y), params)
     assert 0 < whole["step_needed_share"] < 1
 
 

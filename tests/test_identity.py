@@ -496,12 +496,12 @@ def test_where_it_cannot_be_told_a_store_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"OnHost computes cannot be told, since it cannot be tr"):
         jk.sweep([one(measure=OnHost)], store=tmp_path / "s")
     assert not (tmp_path / "s").exists()
-    assert np.isfinite(jk.sweep([one(measure=OnHost)]).on_host)
+    assert np.isfinite(jk.sweep([one(measure=OnHost, optimizer=SOON)]).on_host)
 
 
 def test_the_code_of_the_package_is_part_of_every_store(tmp_path, monkeypatch):
     """Edited code under one version makes other rows."""
-    runs = [one(max_steps=3)]
+    runs = [one(max_steps=3, optimizer=SOON)]
     jk.sweep(runs, store=tmp_path / "s", progress=False)
     copy = tmp_path / "jaxkkt"
     copy.mkdir()

@@ -388,10 +388,10 @@ def test_levels_nearer_than_a_step_are_come_to():
 def test_margins_far_down_are_those_of_infinite_loss():
     """They differ by 1/s log(lambda_i / lambda_l), and by no more than 1e-6 for it."""
     params, data = trained()
-    trace = follow_flow(params, *data, START, (-1e9,), 0.1)
-    assert trace.status.tolist() == [LimitStatus.FOLLOWED]
-    multipliers = np.asarray(trace.multipliers[0])
+    trace = follow_flow(params, *data, START, (-300.0, -1e9), 0.1)
+    assert trace.status.tolist() == [LimitStatus.FOLLOWED] * 2
+    multipliers = np.asarray(trace.multipliers[-1])
     heavy = multipliers > 1e-2 * multipliers.max()
     assert (multipliers[heavy] < 0.5 * multipliers.max()).any()
-    q = margins(lane(jax.tree.map(np.asarray, trace.params), 0), *data)
+    q = margins(lane(jax.tree.map(np.asarray, trace.params), -1), *data)
     np.testing.assert_allclose(q[heavy], 1, atol=1e-6 * np.log(100))

@@ -56,9 +56,8 @@ def test_steps_are_those_of_the_attack(classified):
     assert one.sum() > default.sum()
     assert_close(robust_accuracy(*classified, 1.0, steps=1), one.mean())
     radii = np.asarray(smallest_radii(*classified, 1.0, steps=1))
-    assert (radii[~one] < np.inf).all()
-    flipped = pgd(*classified, np.where(radii < np.inf, radii, 0), steps=1).margins <= 0
-    np.testing.assert_array_equal(flipped, radii < np.inf)
+    assert (radii < 1).all()  # also of points at which the larger step goes too far
+    assert (pgd(*classified, jnp.asarray(radii), steps=1, normalized=True).margins <= 0).all()
 
 
 def test_one_raw_step_is_the_gradient_of_the_logistic_loss(classified):
@@ -121,7 +120,7 @@ def test_lanes_equal_a_loop_and_padding_is_inert(classified):
         alone = np.asarray(pgd(params, x, y, float(radius)).margins)
         assert_close(lanes[i], alone, rtol=1e-3, atol=1e-4)
         assert_close(curve[i], (alone > 0).mean())
-    more = jnp.pad(x, ((0, 3), (0, 2))), jnp.pad(y, (0, 3))
+    more = np.pad(x, ((0, 3), (0, 2))), np.pad(y, (0, 3))
     padded = robust_accuracy(networks.pad(params, 220, 12), *more, radii)
     assert_close(padded, curve, atol=1.01 / 30)
 
@@ -162,7 +161,7 @@ def test_padding_has_no_radius(classified):
     """It was 0, as of a point that is misclassified."""
     params, x, y = classified
     radii = smallest_radii(params, x, y, 1.0, steps=5, trips=3)
-    more = jnp.pad(x, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
+    more = np.pad(x, ((0, 2), (0, 0))), np.pad(y, (0, 2))
     padded = smallest_radii(params, *more, 1.0, steps=5, trips=3)
     np.testing.assert_array_equal(padded[:-2], radii)
     assert np.isnan(padded[-2:]).all()
@@ -213,7 +212,7 @@ def test_steps_may_be_an_array_and_traced(classified):
 @pytest.mark.usefixtures("unchecked")
 def test_whole_numbers_are_points_too(classified):
     params, _, _ = classified
-    x, y = np.eye(10, dtype=int)[:4] * 3, np.array([1, -1, 1, 1])
+    x, y = np.eye(10, dtype=int)[np.arange(30) % 10] * 3, np.where(np.arange(30) % 3 == 1, -1, 1)
     floats = x.astype(np.float32), y.astype(np.float32)
     assert_close(pgd(params, x, y, 0.5).margins, pgd(params, *floats, 0.5).margins)
     steps = gradient_steps(params, x, 0.9)

@@ -10,7 +10,7 @@ import optax
 import pandas as pd
 import pytest
 import xarray as xr
-from cases import squared_norm, sweep
+from cases import SOON, squared_norm, sweep
 from store_cases import SIZES
 
 import jaxkkt as jk
@@ -24,7 +24,8 @@ class TestReading:
     def test_without_the_runs(self, tmp_path):
         """As the sweep's own table, and without the code of own measurements."""
         curve = jk.Curve([-1, -5], measure=jk.StepFlips())
-        runs = jk.grid(d=8, samples=[6, 7], width=20, seed=range(2), curve=curve)
+        axes = {"d": 8, "samples": [6, 7], "width": 20, "seed": range(2)}
+        runs = jk.grid(**axes, optimizer=SOON, curve=curve)
         table = sweep(runs, store=tmp_path)
         read = jk.read_store(tmp_path)
         xr.testing.assert_equal(read, table)

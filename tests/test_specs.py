@@ -173,6 +173,31 @@ class TestSizes:
             jk.data.Sphere(**sizes)
 
 
+@pytest.fixture(scope="module")
+def other_process():
+    """A run of a process that hashes otherwise, and for how many ids its plans asked."""
+    code = (
+        "import pickle, sys, jaxkkt as jk\n"
+        "run = jk.grid(d=5, samples=4, width=3)[0]\n"
+        "hash(run)\n"
+        "runs, asked = jk.grid(d=5, samples=4, width=3, seed=range(4000)), []\n"
+        "sys.addaudithook(lambda event, _: event == 'builtins.id' and asked.append(1))\n"
+        "jk.plan_sweep(runs[:3000])\n"  # traces
+        "traced = len(asked)\n"
+        "jk.plan_sweep(runs)\n"
+        "told = {'run': run, 'asked': (traced, len(asked) - traced)}\n"
+        "sys.stdout.buffer.write(pickle.dumps(told))"
+    )
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        check=True,
+        capture_output=True,
+    )
+    return pickle.loads(told.stdout)
+
+
 class TestRun:
     def test_one_protocol_has_one_name(self):
         """Parameters in another order were another protocol, trained and stored again."""
@@ -268,35 +293,14 @@ class TestRun:
         assert distinct([second, first, narrow[0]]) == [second, first]
         assert distinct([]) == []
 
-    def test_a_plan_asks_for_few_ids(self):
+    def test_a_plan_asks_for_few_ids(self, other_process):
         """Each takes ten times as long where something listens, as newest filelock does."""
-        code = (
-            "import sys, jaxkkt as jk\n"
-            "runs, asked = jk.grid(d=5, samples=4, width=3, seed=range(4000)), []\n"
-            "sys.addaudithook(lambda event, _: event == 'builtins.id' and asked.append(1))\n"
-            "jk.plan_sweep(runs[:3000])\n"  # traces
-            "traced = len(asked)\n"
-            "jk.plan_sweep(runs)\n"
-            "print(traced, len(asked) - traced)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-        traced, planned = map(int, done.stdout.split())
+        traced, planned = other_process["asked"]
         assert traced > 0
         assert planned < 1000
 
-    def test_a_run_of_another_process_is_the_same_run(self):
-        code = (
-            "import pickle, sys, jaxkkt as jk; run = jk.grid(d=5, samples=4, width=3)[0];"
-            "hash(run); sys.stdout.buffer.write(pickle.dumps(run))"
-        )
-        seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-        told = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-        )
-        assert pickle.loads(told.stdout) in set(jk.grid(d=5, samples=4, width=3))
+    def test_a_run_of_another_process_is_the_same_run(self, other_process):
+        assert other_process["run"] in set(jk.grid(d=5, samples=4, width=3))
 
     def test_keys_differ_wherever_a_draw_should(self):
         base = one()
