@@ -157,7 +157,7 @@ def test_numbers_of_a_tree():
         jk.paper_protocol(batch_size=2),
     ],
 )
-@pytest.mark.parametrize("paused", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("paused", [False, True])
 def test_steps_of_every_kind_compile(protocol, paused):
     """Numbers that are fixed may leave an argument without use."""
     params, data = problem(4, 4, 5)
