@@ -134,13 +134,13 @@ EVENTS = {
     "half": Event(
         f"V, Lemma 3.1: all pairs of {SAMPLES} points have products <= 1/2",
         uncorrelated(True),
-        lambda d: float(1 - vardi.uncorrelated(SAMPLES, d, half=True)),
+        lambda d: 1 - vardi.uncorrelated(SAMPLES, d, half=True),
         CHEAP,
     ),
     "log": Event(
         f"V, Lemma 3.1: all pairs of {SAMPLES} points have products <= ln(d)/sqrt(d)",
         uncorrelated(False),
-        lambda d: float(1 - vardi.uncorrelated(SAMPLES, d, half=False)),
+        lambda d: 1 - vardi.uncorrelated(SAMPLES, d, half=False),
         CHEAP,
     ),
     "separated_wide": Event(

@@ -146,7 +146,7 @@ def limits() -> list[Limit]:
 
 
 def _uncorrelated(m: int, half: bool, d: int) -> bool:
-    return float(vardi.uncorrelated(m, d, half=half)) > 0
+    return vardi.uncorrelated(m, d, half=half) > 0
 
 
 def _has_width(d: int) -> bool:

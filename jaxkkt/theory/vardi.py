@@ -176,13 +176,14 @@ def correlation_density(t: float | np.ndarray | Sequence, d: int) -> Any:
         return scale * np.exp((d - 3) / 2 * np.log1p(-(t**2)))
 
 
-def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
+def uncorrelated(samples: int, d: int, *, half: bool) -> float:
     """Lemma 3.1: the least probability that all pairs of m points, uniform on the unit sphere, have
 
     |<x_i, x_l>| <= 1/2 (`half`): 1 - m^2 d (3/4)^((d-3)/2), or
     |<x_i, x_l>| <= ln(d) / sqrt(d): 1 - m^2 d^(1 - ln(d)/4), for d >= 6.
 
-    m = d^k in the paper. Negative where the lemma says nothing. Raises ValueError for d < 2 and no
+    m = d^k in the paper. Negative where the lemma says nothing. In 64 bits: 1 less it is small.
+    Raises ValueError for d < 2 and no
     samples.
     """
     require_at_least_one(samples=samples)
@@ -191,7 +192,7 @@ def uncorrelated(samples: int, d: int, *, half: bool) -> Float[Array, ""]:
     logarithm = np.log(float(d))
     power = (d - 3) / 2 * np.log(0.75) if half else -(logarithm**2) / 4
     failing = 2 * np.log(float(samples)) + logarithm + power
-    return jnp.asarray(-np.expm1(failing) if half or d >= 6 else -np.inf)
+    return float(-np.expm1(failing)) if half or d >= 6 else -np.inf
 
 
 # --- Lemmas C.1 to C.9, Theorem 4.1 and Corollary 4.1 ---
