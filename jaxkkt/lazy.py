@@ -32,7 +32,9 @@ def project(
 ) -> Params:
     """The nearest network with |w_j - w_j,0| <= V = `weight_radius` for every j, each on its own.
 
-    The radius is one for all neurons, or one for each. b and v stay as they are. Raises ValueError
+    The radius is one for all neurons, or one for each. b and v stay as they are: with biases that
+    move, (w_j, b_j) may end further from its start. Within V is to the rounding of the coordinates,
+    eps |w_j|: smaller balls need float64. Raises ValueError
     for networks that do not fit together, and a radius that is negative or not finite, or neither
     one nor one for each neuron.
     Wang et al. (2022), Algorithm 1, line 11, for V = C0 / sqrt(k).

@@ -96,6 +96,7 @@ class Measurement(Spec):
         return tuple(name for name, one in asked if one.default is one.empty)
 
     def called(self) -> Callable[..., Any]:
+        """The function that says what is recorded; ValueError where there is none."""
         if type(self).measure is Measurement.measure:
             raise ValueError(
                 f"the measurement {self.label!r} has no method `measure(self, params, data)`, "

@@ -13,6 +13,8 @@ from jaxkkt.optimizers.transformations import LinearTransformation, Real
 
 
 class CountState(NamedTuple):
+    """How many steps were made, for a schedule."""
+
     steps: Int[Array, ""]
 
 

@@ -204,15 +204,19 @@ class Run(Spec):
         return {**columns, "seed": self.seed}
 
     def init_key(self) -> PRNGKeyArray:
+        """What its initial weights are drawn by."""
         return self.initialization.key(self.seed, self.width, self.d)
 
     def data_key(self) -> PRNGKeyArray:
+        """What its points are drawn by."""
         return self.data.data_key(self.seed)
 
     def test_key(self) -> PRNGKeyArray:
+        """What its held-out points are drawn by."""
         return self.data.test_key(self.seed)
 
     def shuffle_key(self) -> PRNGKeyArray:
+        """What its mini-batches are shuffled by, or its own kind of training draws by."""
         return shuffle_key(self.seed, self.samples, self.d)
 
 
