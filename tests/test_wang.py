@@ -395,3 +395,36 @@ def test_the_ledger_asks_each_lemma_at_its_own_size():
     )
     np.testing.assert_allclose(along.bound, bound, rtol=1e-5)
     assert along.assumed.all()
+
+
+@pytest.mark.parametrize("c0", [1.0, 10.0])
+def test_padding_changes_no_lemma(c0):
+    """B.4 was refuted by zeros, that count as neurons near 0, and B.6 took a share of them."""
+    k, d, gamma = 300, 16, 0.05
+    draw = jax.jit(networks.lazy, static_argnums=(1, 2), static_argnames="shape")
+    start, padded = draw(jax.random.key(0), k, d), draw(jax.random.key(0), k, d, shape=(450, 32))
+    assert_close(padded.w[:k, :d], start.w, rtol=1e-6)
+    x = np.asarray(normal(1, 3, d))
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    ledger = jax.jit(wang.ledger)
+    alone = jax.device_get(ledger(start, start, x, c0, gamma))
+    wide = jax.device_get(ledger(padded, padded, np.pad(x, ((0, 0), (0, 16))), c0, gamma))
+    near = (np.abs(x @ np.asarray(start.w).T) <= c0 / k**0.5).sum(axis=1)
+    np.testing.assert_allclose(wide[wang.LEMMAS[0]].measured, near, atol=1)
+    for name, check in alone.items():
+        for asked, one in check.assumptions.items():
+            sides = jax.tree.map(np.asarray, (one[:2], wide[name].assumptions[asked][:2]))
+            np.testing.assert_allclose(*sides, rtol=1e-4, atol=1e-4, err_msg=asked)
+        assert (wide[name].assumed == check.assumed).all(), name
+        np.testing.assert_allclose(wide[name].bound, check.bound, rtol=1e-4, err_msg=name)
+        assert (wide[name].vacuous == check.vacuous).all(), name
+    # What is measured with no draw is the same; with draws of 32 coordinates in place of 16, like.
+    for i in (1, 3, 4):
+        name = wang.LEMMAS[i]
+        np.testing.assert_allclose(wide[name].measured, alone[name].measured, rtol=1e-3)
+    share = jax.jit(wang.sign_change_share)
+    delta = np.float32(0.2) * np.eye(d, dtype=np.float32)[0]
+    found = share(padded, np.pad(x[0], (0, 16)), np.pad(delta, (0, 16)))
+    assert_close(found.measured, share(start, x[0], delta).measured, rtol=1e-5)
+    difference = (one[wang.LEMMAS[6]].measured.mean() for one in (wide, alone))
+    assert next(difference) == pytest.approx(next(difference), rel=0.3)

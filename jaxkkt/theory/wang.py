@@ -4,6 +4,10 @@ Each lemma holds for a given x, |x| = 1, with probability 1 - gamma over the ini
 all networks with |w_j - w_j,0| <= C0 / sqrt(k) at once. Letters: k width (the paper's m), d input
 dimension, C0 and gamma as in the paper. The functions take one point and compare the lemma's bound
 with the network at hand; `jax.vmap` takes many.
+
+Padding is no part of a network: k counts the neurons of the start that are not 0, d the coordinates
+in which any of them has a weight. So `networks.pad` and `networks.lazy(..., shape=)` change no
+bound.
 """
 
 from functools import partial
@@ -13,7 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
@@ -24,6 +28,7 @@ from jaxkkt.numerics.requirements import (
     require_positive,
     require_probability,
 )
+from jaxkkt.numerics.truths import any_of
 from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
 from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
 
@@ -40,9 +45,10 @@ def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.0
     w_j,0 with another sign exists.
     """
     _require(weight_radius=weight_radius, gamma=gamma)
-    k = start.v.shape[0]
+    k, _ = sizes(start)
     bound = weight_radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)
     near = jnp.abs(preactivations(start, x)) <= weight_radius * jnp.linalg.norm(x)
+    near = near & _neurons(start)
     assumed = {**_unit(x), **_without_biases(start)}
     return at_most(jnp.sum(near, dtype=x.dtype), bound, assumed, vacuous=bound >= k)
 
@@ -51,7 +57,7 @@ def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05
     """Lemma B.5: |f(x)| <= sqrt(2 log(2/gamma)) + 2 log(2/gamma) / sqrt(k) + C0."""
     _require(c0=c0, gamma=gamma)
     log = jnp.log(2 / gamma)
-    bound = jnp.sqrt(2 * log) + 2 * log / jnp.sqrt(params.v.shape[0]) + c0
+    bound = jnp.sqrt(2 * log) + 2 * log / jnp.sqrt(sizes(start)[0]) + c0
     return at_most(jnp.abs(apply(params, x)), bound, _inside(params, start, x, c0))
 
 
@@ -62,12 +68,13 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
     Measured: the share of the neurons of this draw that do, so it may exceed the bound by some
     sqrt(bound / k).
     """
-    d = x.shape[0]
+    k, d = sizes(start)
     size = jnp.linalg.norm(delta)
     bound = size * jnp.sqrt(2 * jnp.log(d)) + 1 / d
     changed = (preactivations(start, x) > 0) != (preactivations(start, x + delta) > 0)
     asked = {**_unit(x), "|delta| <= 1/2": below(size, 0.5), **_without_biases(start)}
-    return at_most(jnp.mean(changed, dtype=x.dtype), bound, asked, vacuous=bound >= 1)
+    share = jnp.sum(changed, dtype=x.dtype) / k
+    return at_most(share, bound, asked, vacuous=bound >= 1)
 
 
 def sign_change_probability(
@@ -100,7 +107,7 @@ def gradient_norm(params: Params, start: Params, x: Point, c0: Real, gamma: Real
     0 where a square root has a negative argument.
     """
     _require(c0=c0, gamma=gamma)
-    k, d = params.w.shape
+    k, d = sizes(start)
     log = jnp.log(4 / gamma)
     active = jnp.maximum(0.5 - jnp.sqrt(2 * log / k) - log / k, 0)
     length = jnp.maximum(d - 5 * jnp.sqrt(d * jnp.log(8 / gamma)), 0)
@@ -114,7 +121,7 @@ def gradient_norm(params: Params, start: Params, x: Point, c0: Real, gamma: Real
 def quarter_of_the_dimension(params: Params, start: Params, x: Point, c0: Real) -> Check:
     """Lemma B.7, for k and d large enough: |grad f(x)| >= sqrt(d) / 4. It names no constants."""
     norm = jnp.linalg.norm(input_gradient(params, x))
-    return at_least(norm, jnp.sqrt(x.shape[0]) / 4, _inside(params, start, x, c0))
+    return at_least(norm, jnp.sqrt(sizes(start)[1]) / 4, _inside(params, start, x, c0))
 
 
 def gradient_difference_along(
@@ -136,7 +143,7 @@ def gradient_difference_along(
     lemma prints the third term without the 3 that its proof arrives at.
     """
     _require(c0=c0, gamma=gamma)
-    k, d = params.w.shape
+    k, d = sizes(start)
     log = jnp.log(4 / gamma)
     size = jnp.linalg.norm(delta)
     bound = (
@@ -173,23 +180,24 @@ def gradient_difference(
     of all. The theorem needs a difference below the gradient: the bound is called vacuous above it.
     """
     _require(c0=c0, c1=c1, gamma=gamma)
-    k, d = params.w.shape
-    log = jnp.log(float(k) * d)
+    k, d = sizes(start)
+    log = jnp.log(k * d)
     bound = (
-        9 * (c1 * float(d) ** 2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
+        9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
         + 15 * d * log / jnp.sqrt(k)
         + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
     )
     here = input_gradient(params, x)
-    drawn = jax.random.normal(key, (samples, d), x.dtype)
+    drawn = jax.random.normal(key, (samples, x.shape[0]), x.dtype)
+    drawn = jnp.where(_coordinates(start), drawn, 0)
     directions = jnp.concatenate([drawn, here[None], -here[None]])
     length = jnp.linalg.norm(directions, axis=1, keepdims=True)
     deltas = directions / jnp.where(length > 0, length, 1) * (c1 / jnp.sqrt(d))
     difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
     asked = {
         **_inside(params, start, x, c0),
-        "d^2.4 <= k": below(d**2.4, float(k)),
-        "log(4/gamma)^2 <= d": below(jnp.log(4 / gamma) ** 2, float(d)),
+        "d^2.4 <= k": below(d**2.4, k),
+        "log(4/gamma)^2 <= d": below(jnp.log(4 / gamma) ** 2, d),
     }
     return at_most(jnp.max(difference), bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
@@ -253,15 +261,15 @@ def ledger(
     Perturbations and directions are drawn from the keys 0 and 1, the same at every call: points and
     networks have to come from other keys, for the lemmas ask for draws that know nothing of them.
     """
-    k, d = params.w.shape
+    k, d = sizes(start)
     keys = jax.random.split(key_of(0), len(x))
-    delta = jax.random.normal(key_of(1), x.shape, x.dtype)
-    delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / d**0.5
-    along = jnp.roll(delta, 1, axis=0) * d**0.5
+    delta = jnp.where(_coordinates(start), jax.random.normal(key_of(1), x.shape, x.dtype), 0)
+    delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / jnp.sqrt(d)
+    along = jnp.roll(delta, 1, axis=0) * jnp.sqrt(d)
     near = partial(gradient_difference_along, params, start, c0=c0, gamma=gamma)
     within = partial(gradient_difference, params, start, c0=c0, c1=1.0, gamma=gamma)
     found = (
-        jax.vmap(lambda x: sign_changes(start, x, c0 / k**0.5, gamma))(x),
+        jax.vmap(lambda x: sign_changes(start, x, c0 / jnp.sqrt(k), gamma))(x),
         jax.vmap(lambda x: output(params, start, x, c0, gamma))(x),
         jax.vmap(lambda x, delta: sign_change_share(start, x, delta))(x, delta),
         jax.vmap(lambda x: gradient_norm(params, start, x, c0, gamma))(x),
@@ -270,6 +278,22 @@ def ledger(
         jax.vmap(lambda x, key: within(x, key=key))(x, keys),
     )
     return dict(zip(LEMMAS, found, strict=True))
+
+
+def sizes(start: Params) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The width k and the dimension d of a start, without its padding."""
+    k, d = (jnp.sum(there, dtype=jnp.int32) for there in (_neurons(start), _coordinates(start)))
+    return k.astype(start.w.dtype), d.astype(start.w.dtype)
+
+
+def _neurons(start: Params) -> Bool[Array, " k"]:
+    """Which neurons are no padding."""
+    return any_of(start.w != 0, axis=1) | (start.b != 0) | (start.v != 0)
+
+
+def _coordinates(start: Params) -> Bool[Array, " d"]:
+    """Which coordinates are no padding."""
+    return any_of(start.w != 0, axis=0)
 
 
 def _unit(x: Point, name: str = "|x| = 1") -> dict[str, Assumption]:
@@ -297,8 +321,10 @@ def _without_biases(*networks: Params) -> dict[str, Assumption]:
 
 def _of_unit_top(*networks: Params) -> dict[str, Assumption]:
     """Definition 2.1: v_j = +-1/sqrt(k), at the start and after training."""
-    off = [jnp.abs(jnp.abs(one.v) * one.v.shape[0] ** 0.5 - 1) for one in networks]
-    moved = jnp.abs(networks[0].v - networks[-1].v) * networks[0].v.shape[0] ** 0.5
+    start = networks[-1]
+    there, root = _neurons(start), jnp.sqrt(sizes(start)[0])
+    off = [jnp.where(there, jnp.abs(jnp.abs(one.v) * root - 1), 0) for one in networks]
+    moved = jnp.abs(networks[0].v - start.v) * root
     furthest = jnp.max(jnp.array([jnp.max(a) for a in (*off, moved)]))
     return {"v_j = +-1/sqrt(k), not trained": below(furthest, ROUNDING)}
 
