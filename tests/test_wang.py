@@ -76,25 +76,57 @@ def test_bounds_are_the_formulas_of_the_paper(networks_in_ball):
     assert probability(0.1, 0.01, 40, 0.2) == pytest.approx(
         2 * 0.01 * (40**0.5 + 2 * (40 * np.log(200)) ** 0.5) + 1.21 * 0.1, rel=1e-6
     )
-    difference = gradient_difference(params, start, x, c0, 1.5, jax.random.key(0), gamma)
-    assert not difference.assumptions["d^2.4 <= k"].holds  # 40^2.4 is 7,000
-    assert np.isnan(difference.bound)
-    d = 16  # 16^2.4 is 776
-    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
-    x = np.eye(d, dtype=np.float32)[0]
-    difference = gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), gamma)
-    log = np.log(k * d)
-    assert difference.bound == pytest.approx(
+    difference = jax.jit(wang.gradient_difference_bound)(2000.0, 16.0, c0, 1.5)
+    d, log = 16, np.log(2000 * 16)
+    assert difference == pytest.approx(
         9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
         + 15 * d * log / k**0.5
         + 327 * 4 * d**0.25,
         rel=1e-5,
     )
-    assert difference.assumed
-    assert difference.holds
-    difference = gradient_difference(start, start, x, 0.5, 1.5, jax.random.key(0), 0.05)
-    assert difference.assumptions["d^2.4 <= k"].holds
-    assert not difference.assumptions["log(4/gamma)^2 <= d"].holds  # 19.2 against 16
+
+
+def test_the_proofs_of_gradient_differences_ask_for_more_than_the_lemmas():
+    """B.8 applied at d = 25 and k = 1000, B.9 to perturbations as long as the point."""
+    k, d, gamma = 1000, 25, 0.05
+    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
+    x, r = np.eye(d, dtype=np.float32)[:2]
+    along = jax.jit(wang.gradient_difference_along)
+    check = along(start, start, x, r, np.float32(0.2) * r, C0, gamma)
+    least = check.assumptions["log(k/gamma) log(1/gamma) < d"]
+    assert least.left == pytest.approx(np.log(k / gamma) * np.log(1 / gamma), rel=1e-5)  # 29.7
+    assert not check.assumed
+    assert np.isnan(check.bound)
+    assert along(start, start, x, r, np.float32(0.2) * r, C0, 0.1).assumed  # 21.2
+    for c1, short in ((2.4, True), (2.6, False)):  # |delta| is a fifth of it
+        check = gradient_difference(start, start, x, C0, c1, jax.random.key(0), gamma)
+        asked = check.assumptions
+        assert asked["C1/sqrt(d) <= 1/2"].holds == short
+        assert not check.assumed
+        assert np.isnan(check.bound)
+        expected = {
+            "d^2.4 <= k": (d**2.4, k),
+            "log(4 k/gamma)^2 <= d": (np.log(4 * k / gamma) ** 2, d),
+            "0.33 d log(k d) <= sqrt(k)": (0.33 * d * np.log(k * d), k**0.5),
+        }
+        for name, (left, right) in expected.items():
+            assert asked[name].left == pytest.approx(left, rel=1e-5)
+            assert asked[name].right == pytest.approx(right, rel=1e-5)
+            assert asked[name].holds == (left <= right)
+
+
+def test_what_the_proof_of_gradient_differences_takes_for_granted():
+    """k >= d^2.4 gives 0.33 d log(k d) <= sqrt(k) only for large d, as the docstring says, and with
+    d >= log(4 k/gamma)^2 what else the proof asks of k."""
+    d = np.exp(np.linspace(np.log(4), np.log(1e9), 10_000))
+    holds = 0.33 * d * np.log(d**3.4) <= d**1.2
+    assert not holds[d < 8e5].any()
+    assert holds[d > 1.1e6].all()
+    gamma, k = 1 - 1e-9, np.arange(1, 58)
+    assert (np.log(4 * k / gamma) ** 2 > k ** (1 / 2.4)).all()
+    for gamma in (1e-9, 0.05, 1 - 1e-9):
+        k = np.geomspace(58, 1e12, 1000)
+        assert (np.log(k) + 2 * np.log(8 / gamma) / k**0.5 <= np.log(4 * k / gamma)).all()
 
 
 def test_the_first_term_of_the_gradient_bound():
@@ -347,16 +379,14 @@ def test_bad_constants_are_refused(networks_in_ball, settings, message):
 def test_the_bound_of_gradient_differences_in_a_small_ball():
     """max(1, C0) C0 is C0 below 1."""
     k, d, c0 = 2000, 16, 0.5
-    start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
-    x = np.eye(d, dtype=np.float32)[0]
-    found = gradient_difference(start, start, x, c0, 1.5, jax.random.key(0), 0.1)
+    found = jax.jit(wang.gradient_difference_bound)(float(k), float(d), c0, 1.5)
     log = np.log(k * d)
     expected = (
         9 * (1.5 * d**2 * log**2 * (np.log(d) / d) ** 0.5) ** 0.25
         + 15 * d * log / k**0.5
         + 327 * c0 * d**0.25
     )
-    assert found.bound == pytest.approx(expected, rel=1e-5)
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("size", "vacuous"), [(0.1, False), (0.5, True)])
@@ -371,7 +401,7 @@ def test_a_share_of_all_says_nothing(size, vacuous):
 
 def test_the_ledger_asks_each_lemma_at_its_own_size():
     """V = C0/sqrt(k) of weights, |delta| = 1/sqrt(d) of points."""
-    k, d, c0 = 400, 16, 1.0
+    k, d, c0 = 400, 40, 1.0
     start = jax.jit(lambda: networks.lazy(jax.random.key(1), k, d))()
     x = np.asarray(normal(2, 3, d))
     x = x / np.linalg.norm(x, axis=1, keepdims=True)

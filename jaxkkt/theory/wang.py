@@ -139,8 +139,10 @@ def gradient_difference_along(
     + 5 (C0 + sqrt(l)) (sqrt(log(4 k/gamma)) + 3)
     + 3 sqrt((C0 + sqrt(l/2)) / sqrt(k)) sqrt(d + 4 sqrt(d log(8 k/gamma))),  l = log(4/gamma).
 
-    Asks for R <= C1/sqrt(d), with a C1 that it does not name, and by its proof for R <= 1/2. The
-    lemma prints the third term without the 3 that its proof arrives at.
+    Asks for R <= C1/sqrt(d), with a C1 that it does not name. Its proof asks for more, and so does
+    this function: R <= 1/2, and d > log(k/gamma) log(1/gamma). The lemma prints the third term
+    without the 3 that its proof arrives at. The last step of the proof drops C1, as if it were at
+    most 1: that is not asked for.
     """
     _require(c0=c0, gamma=gamma)
     k, d = sizes(start)
@@ -158,6 +160,8 @@ def gradient_difference_along(
     measured = jnp.dot(direction, here - there, precision=PRECISION)
     asked = {**_inside(params, start, x, c0), **_unit(direction, "|r| = 1")}
     asked["|delta| <= 1/2"] = below(size, 0.5)
+    least = jnp.log(k / gamma) * jnp.log(1 / gamma)
+    asked["log(k/gamma) log(1/gamma) < d"] = below(least, d, strictly=True)
     return at_most(measured, bound, asked, vacuous=bound >= jnp.linalg.norm(here))
 
 
@@ -175,31 +179,49 @@ def gradient_difference(
 
     9 (C1 d^2 log^2(k d) sqrt(log(d)/d))^(1/4) + 15 d log(k d)/sqrt(k) + 327 max(1, C0) C0 d^(1/4).
 
-    Asks for k >= d^2.4 and d >= log(4/gamma)^2. Measured: the largest of `samples` deltas, uniform
-    on the sphere of radius C1/sqrt(d), and the two along the gradient; a lower bound of the largest
-    of all. The theorem needs a difference below the gradient: the bound is called vacuous above it.
+    Asks for k >= d^2.4 and d >= log(4/gamma)^2. Its proof asks for more, and so does this function:
+
+    - d >= log(4 k/gamma)^2. With k >= d^2.4 that gives the proof's k >= 58 and
+      log(k) + 2 log(8/gamma)/sqrt(k) <= sqrt(d).
+    - 0.33 d log(k d) <= sqrt(k). The proof takes it from k >= d^2.4, which gives it for d = 3 and
+      for d of a million or more.
+    - R <= 1/2, as Lemmas B.4, B.6 and B.8 do.
+
+    The last steps of the proof put 50 d^(1/4) below 100 max(1, C0) C0 d^(1/4), which holds for
+    C0 >= 1/2: that is not asked for. Measured: the largest of `samples` deltas, uniform on the
+    sphere of radius C1/sqrt(d), and the two along the gradient; a lower bound of the largest of
+    all. The theorem needs a difference below the gradient: the bound is called vacuous above it.
     """
     _require(c0=c0, c1=c1, gamma=gamma)
     k, d = sizes(start)
-    log = jnp.log(k * d)
-    bound = (
-        9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
-        + 15 * d * log / jnp.sqrt(k)
-        + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
-    )
+    bound = gradient_difference_bound(k, d, c0, c1)
+    radius = c1 / jnp.sqrt(d)
     here = input_gradient(params, x)
     drawn = jax.random.normal(key, (samples, x.shape[0]), x.dtype)
     drawn = jnp.where(_coordinates(start), drawn, 0)
     directions = jnp.concatenate([drawn, here[None], -here[None]])
     length = jnp.linalg.norm(directions, axis=1, keepdims=True)
-    deltas = directions / jnp.where(length > 0, length, 1) * (c1 / jnp.sqrt(d))
+    deltas = directions / jnp.where(length > 0, length, 1) * radius
     difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
     asked = {
         **_inside(params, start, x, c0),
         "d^2.4 <= k": below(d**2.4, k),
-        "log(4/gamma)^2 <= d": below(jnp.log(4 / gamma) ** 2, d),
+        "log(4 k/gamma)^2 <= d": below(jnp.log(4 * k / gamma) ** 2, d),
+        "0.33 d log(k d) <= sqrt(k)": below(0.33 * d * jnp.log(k * d), jnp.sqrt(k)),
+        "C1/sqrt(d) <= 1/2": below(radius, 0.5),
     }
     return at_most(jnp.max(difference), bound, asked, vacuous=bound >= jnp.linalg.norm(here))
+
+
+def gradient_difference_bound(k: Real, d: Real, c0: Real, c1: Real) -> Array:
+    """The bound of Lemma B.9, at a width and a dimension that no network need have."""
+    _require(k=k, d=d, c0=c0, c1=c1)
+    log = jnp.log(k * d)
+    return (
+        9 * (c1 * d**2 * log**2 * jnp.sqrt(jnp.log(d) / d)) ** 0.25
+        + 15 * d * log / jnp.sqrt(k)
+        + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
+    )
 
 
 def step_constant(params: Params, x: Point, bracket: Real = 1.0) -> Array:
