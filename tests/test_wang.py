@@ -315,20 +315,22 @@ def test_a_point_that_no_step_flips_is_none_on_the_cone_either():
     x, one = np.array([1, 0], np.float32), np.ones(1, np.float32)
     check = jax.jit(wang.cone)(networks.Params(x[None], 0 * one, one), x, 3.0)
     assert np.isinf(check.bound)
-    assert np.isinf(check.measured)
-    assert check.slack == 0
-    assert check.holds
+    assert check.empty  # it held, of inf
+    assert not check.holds
 
 
 @pytest.mark.parametrize(("w", "b"), [([-1.0, 0.0], 0.0), ([0.0, 0.0], 1.0)])
 def test_where_the_gradient_is_0_no_step_flips(w, b):
-    """The constant was NaN, and the claim of the cone failed."""
+    """The constant was NaN, and the claim of the cone failed, or held of no step."""
     params = networks.Params(jnp.array([w]), jnp.array([b]), jnp.ones(1))
     x = jnp.array([1.0, 0.0])
     assert float(wang.step_constant(params, x)) == np.inf
-    assert wang.cone(params, x, 2.0).holds
+    assert wang.cone(params, x, 2.0).empty
     broken = params._replace(b=jnp.array([np.nan]))
     assert np.isnan(wang.step_constant(broken, x))
+    found = wang.cone(broken, x, 2.0)
+    assert not found.holds
+    assert not found.vacuous
 
 
 def test_steps_longer_than_the_point_are_looked_for_where_asked():

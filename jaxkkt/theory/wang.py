@@ -29,8 +29,8 @@ from jaxkkt.numerics.requirements import (
     require_probability,
 )
 from jaxkkt.numerics.truths import any_of
-from jaxkkt.perturbations import GradientSteps, gradient_steps, input_gradient
-from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below
+from jaxkkt.perturbations import GradientSteps, StepStatus, gradient_steps, input_gradient
+from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, of_some
 
 Point = Float[Array, " d"]
 Real = float | Float[Array, ""]
@@ -251,12 +251,15 @@ def cone(params: Params, x: Point, scale: Real) -> Check:
     up to |delta| = |x| are looked at.
 
     Bound and measurement: |delta| at W, and at r W. For positive r without biases f scales by r.
+    Where no such step flips W it says nothing.
     """
     _require(scale=scale)
     scaled = params._replace(w=params.w * scale, b=params.b * scale)
     steps = [gradient_steps(p, x[None]) for p in (params, scaled)]
     here, there = (_or_none(found, found.size) for found in steps)
-    return at_most(there, here * (1 + 1e-3), {})
+    (status,) = steps[0].status
+    none = (status == StepStatus.NO_FLIP) | (status == StepStatus.NO_GRADIENT)
+    return of_some(at_most(there, here * (1 + 1e-3), {}), ~none)
 
 
 def _or_none(found: GradientSteps, size: Array) -> Array:
