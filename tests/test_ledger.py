@@ -173,6 +173,32 @@ def test_lazy_networks_get_the_lemmas_of_the_third_paper():
     assert column(found, "measured")[b5] <= outputs.max() + 1
 
 
+def test_networks_that_descent_on_moved_points_left_in_the_ball_get_them_too():
+    """The lemmas are of all networks in the ball, V = C0/sqrt(k); nothing was said of these."""
+    runs = jk.grid(
+        data="unit sphere",
+        d=30,
+        samples=10,
+        width=300,
+        seed=0,
+        initialization="lazy",
+        protocol=jk.adversarial.AdversarialProtocol(epochs=3, batch_size=10),
+        weight_radius=[0.02, 0.2],
+        measure=[jk.Ledger(points=8), jk.StepFlips()],
+    )
+    found = jk.sweep(runs, progress=False)
+    for radius in (0.02, 0.2):
+        one = found.sel(weight_radius=radius)
+        assert float(one.furthest.squeeze()) <= radius * 300**0.5 * (1 + 1e-5)
+        applies, bounds = (column(one, name) for name in ("assumed", "bound"))
+        b5 = f"Wang {wang.LEMMAS[1]}"
+        assert applies[b5] == 1
+        log = np.log(2 / 0.05)
+        expected = (2 * log) ** 0.5 + 2 * log / 300**0.5 + radius * 300**0.5
+        assert bounds[b5] == pytest.approx(expected, rel=1e-5)
+        assert np.isnan(applies["Vardi C.9: size of z"])
+
+
 def test_measurements_may_ask_for_what_only_some_data_have():
     """A parameter with a default is given where the run has it."""
 

@@ -34,9 +34,9 @@ class Ledger(Measurement):
     KKT points: the lemmas of Vardi et al. (2022), of all samples (Theorem 4.1) and of those on the
     margin (Corollary 4.1), and on clustered data those of Frei et al. (2023). They are asked of the
     network polished by `kkt.polish`, since a trained one is no KKT point yet, or of the network as
-    it is without `polish`; multipliers are the certificate's. Lazy networks, trained in a ball:
-    those of Wang et al. (2022), at the first `points` held-out points, or those that it trained on
-    where there are none, each at the point of least
+    it is without `polish`; multipliers are the certificate's. Lazy networks, trained in a ball
+    (`ball`, or `weight_radius` with v fixed): those of Wang et al. (2022), at the first `points`
+    held-out points, or those that it trained on where there are none, each at the point of least
     slack, by perturbations and directions that are the same for every run (`wang.ledger`); a lemma
     may fail at a share `gamma` of the points, as Theorems 3.1 and 4.2 of Frei et al. may for a
     share `gamma` of all samples. NaN where a claim does not speak of the run, as
@@ -67,7 +67,7 @@ class Ledger(Measurement):
         truth: Any = None,
     ) -> dict[str, Any]:
         checks: dict[str, Check] = {}
-        ball = getattr(protocol, "ball", None)
+        ball = _ball(protocol, start)
         if ball is not None:
             x = (data if test is None else test).x[: self.points]
             lazy = _at_points(params, start, jnp.asarray(x), jnp.asarray(ball), self.gamma)
@@ -151,6 +151,14 @@ def ledger_table(results: xr.Dataset) -> str:
             f"| {cell} | {asked.sum()} | {applies.sum()} | {holds} | {least} | {vacuous} |"
         )
     return "\n".join(lines)
+
+
+def _ball(protocol: Any, start: Params) -> Any:
+    """C0 of the lazy ball that training stays in, and None where there is none."""
+    ball, radius = (getattr(protocol, name, None) for name in ("ball", "weight_radius"))
+    if ball is None and radius is not None and "v" not in protocol.trained:
+        ball = float(radius) * float(wang.sizes(start)[0]) ** 0.5
+    return ball
 
 
 _vardi = quick_jit(vardi.ledger, OLDER_EMITTERS)
