@@ -408,12 +408,16 @@ def test_the_ledger_asks_each_lemma_at_its_own_size():
     x = np.asarray(normal(2, 3, d))
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
     found = jax.jit(wang.ledger)(start, start, x, c0)
-    changed, _, share, *_, along, _ = (found[name] for name in wang.LEMMAS)
+    changed, around, _, share, eq4, *_, along, _ = (found[name] for name in wang.LEMMAS)
     near = np.sum(np.abs(x @ np.asarray(start.w).T) <= c0 / k**0.5, axis=1)
     assert (near > 0).all()
     np.testing.assert_allclose(changed.measured, near, atol=1)
     bound = c0 * k**0.5 + (k * np.log(20) / 2) ** 0.5
     np.testing.assert_allclose(changed.bound, bound, rtol=1e-5)
+    np.testing.assert_allclose(around.bound, bound * (1 + d**-0.5), rtol=1e-5)
+    epsilon = (k * d) ** (-4 / 7)
+    probability = wang.sign_change_probability(c0 / k**0.5, epsilon, d, d**-0.5)
+    np.testing.assert_allclose(eq4.bound, probability, rtol=1e-5)
     bound = (2 * np.log(d) / d) ** 0.5 + 1 / d
     np.testing.assert_allclose(share.bound, bound, rtol=1e-5)
     log = np.log(4 / 0.05)
@@ -451,12 +455,146 @@ def test_padding_changes_no_lemma(c0):
         np.testing.assert_allclose(wide[name].bound, check.bound, rtol=1e-4, err_msg=name)
         assert (wide[name].vacuous == check.vacuous).all(), name
     # What is measured with no draw is the same; with draws of 32 coordinates in place of 16, like.
-    for i in (1, 3, 4):
+    for i in (1, 2, 5, 6):
         name = wang.LEMMAS[i]
         np.testing.assert_allclose(wide[name].measured, alone[name].measured, rtol=1e-3)
     share = jax.jit(wang.sign_change_share)
     delta = np.float32(0.2) * np.eye(d, dtype=np.float32)[0]
     found = share(padded, np.pad(x[0], (0, 16)), np.pad(delta, (0, 16)))
     assert_close(found.measured, share(start, x[0], delta).measured, rtol=1e-5)
-    difference = (one[wang.LEMMAS[6]].measured.mean() for one in (wide, alone))
+    difference = (one[wang.LEMMAS[-1]].measured.mean() for one in (wide, alone))
     assert next(difference) == pytest.approx(next(difference), rel=0.3)
+
+
+@pytest.mark.parametrize("d", [2, 25])
+def test_neurons_that_can_change_around_a_point_are_found_by_hand(d):
+    """Against a fine circle in the plane of x and w_j, where the best delta lies."""
+    k, gamma, weights = 400, 0.05, 0.1
+    start = jax.jit(lambda: networks.lazy(jax.random.key(3), k, d))()
+    x = np.eye(d, dtype=np.float32)[0]
+    w = np.asarray(start.w, np.float64)
+    along, across = w[:, 0], np.linalg.norm(w[:, 1:], axis=1)
+    angle = np.linspace(0, 2 * np.pi, 100_001)
+    around = jax.jit(wang.sign_changes_around)
+    for radius in (0.01, 0.2, 0.5):
+        right, up = 1 + radius * np.cos(angle), radius * np.sin(angle)
+        sizes = weights * np.hypot(right, up)
+        # A kink inside the disk crosses its edge, too: the least there is not above.
+        least = [
+            np.min(np.abs(a * right + c * up) - sizes) for a, c in zip(along, across, strict=True)
+        ]
+        check = around(start, x, weights, radius, gamma)
+        assert abs(int(check.measured) - np.sum(np.array(least) <= 0)) <= 1
+        expected = (weights * k + (k * np.log(20) / 2) ** 0.5) * (1 + radius)
+        assert check.bound == pytest.approx(expected, rel=1e-5)
+        assert check.assumed
+    assert not around(start, x, weights, 0.6, gamma).assumed
+    assert not around(start, 2 * x, weights, 0.5, gamma).assumed
+
+
+def test_the_second_half_of_the_first_lemma_does_not_hold_as_it_is_printed():
+    k, d, c0 = 1000, 100, 1.0
+    start = jax.jit(lambda: networks.lazy(jax.random.key(0), k, d))()
+    x = np.eye(d, dtype=np.float32)[0]
+    check = jax.jit(wang.sign_changes_around)(start, x, c0 / k**0.5, d**-0.5)
+    assert check.assumed
+    assert not check.vacuous
+    assert check.measured > 4 * check.bound
+    # For a delta that was fixed before the draw it does.
+    moved = x + np.float32(d**-0.5) * np.eye(d, dtype=np.float32)[1]
+    near = sign_changes(start, moved, c0 / k**0.5).measured
+    assert near <= check.bound
+
+
+def test_neurons_that_can_change_near_a_moved_point():
+    """Equation 4: nets of points, on both sides of which an output may be."""
+    k, d, epsilon, radius = 500, 25, 0.02, 0.05
+    start = jax.jit(lambda: networks.lazy(jax.random.key(4), k, d))()
+    x, delta = np.eye(d, dtype=np.float32)[:2] * np.array([[1], [0.2]], np.float32)
+    check = jax.jit(wang.sign_change_share_around)(start, x, delta, epsilon, radius)
+    u, w = (x + delta).astype(float), np.asarray(start.w, np.float64)
+    rng, changes = np.random.default_rng(0), np.zeros(k, bool)
+    # The best v is against w . u, the best point is back along w + v: a search finds no other.
+    for sign in (-1, 1):
+        moved = w + sign * radius * u / np.linalg.norm(u)
+        length = np.linalg.norm(moved, axis=1)
+        changes |= np.abs(moved @ u) <= epsilon * length
+    tried = rng.normal(size=(200, d))
+    tried *= radius / np.linalg.norm(tried, axis=1, keepdims=True)
+    for v in tried:
+        changes |= np.abs((w + v) @ u) <= epsilon * np.linalg.norm(w + v, axis=1)
+    changes |= np.abs(w @ u) <= radius * np.linalg.norm(u)
+    assert float(check.measured) * k == pytest.approx(changes.sum(), abs=3)
+    assert float(check.measured) * k >= changes.sum() - 1
+    expected = wang.sign_change_probability(radius, epsilon, d, 0.2)
+    assert check.bound == pytest.approx(float(expected), rel=1e-5)
+    assert check.assumed
+    assert check.holds
+    assert not jax.jit(wang.sign_change_share_around)(start, x, delta, 1.5, radius).assumed
+
+
+def test_no_network_of_the_ball_has_a_larger_output(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    worst = jax.jit(wang.worst_output)(start, x, C0)
+    k = 2000
+    moved = np.linalg.norm(worst.w - start.w, axis=1)
+    np.testing.assert_allclose(moved, C0 / k**0.5, rtol=1e-3)
+    check = output(worst, start, x, C0)
+    assert check.assumed
+    assert check.measured > 1.5 * output(params, start, x, C0).measured
+    # Each neuron alone, at the least and largest w_j . x that its ball has.
+    pre, v = np.asarray(start.w, float) @ np.asarray(x, float), np.asarray(start.v, float)
+    ends = [v * np.maximum(pre + s * C0 / k**0.5, 0) for s in (-1, 1)]
+    largest = max(np.maximum(*ends).sum(), -np.minimum(*ends).sum())
+    assert check.measured == pytest.approx(largest, rel=1e-4)
+    # Of a point that is longer, and of the other sign.
+    for one in (start, start._replace(v=-start.v)):
+        longer = jax.jit(wang.worst_output)(one, 3 * x, C0)
+        assert abs(networks.apply(longer, x)) == pytest.approx(largest, rel=1e-4)
+
+
+def test_the_output_of_wide_networks(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    wide = jax.jit(wang.output_of_wide)
+    check = wide(params, start, x, C0, 0.1)
+    assert check.bound == pytest.approx(2 * np.log(20) ** 0.5 + C0, rel=1e-5)
+    assert check.assumed
+    assert check.holds
+    assert check.measured == output(params, start, x, C0, 0.1).measured
+    for k, applies in ((34, False), (36, True)):  # 34.9
+        small = jax.jit(lambda key, k=k: networks.lazy(key, k, 40))(jax.random.key(0))
+        check, sharp = wide(small, small, x, C0, 0.1), output(small, small, x, C0, 0.1)
+        assert check.assumed == applies
+        if applies:
+            assert check.bound >= sharp.bound
+
+
+def test_gradient_differences_as_a_share_of_the_root_of_d(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    key = jax.random.key(0)
+    share = jax.jit(wang.gradient_difference_share)
+    check = share(params, start, x, C0, 1.5, 0.9, key)
+    same = gradient_difference(params, start, x, C0, 1.5, key)
+    assert check.measured == pytest.approx(float(same.measured), rel=1e-5)
+    assert check.bound == pytest.approx(0.9 * 40**0.5, rel=1e-5)
+    assert check.assumed
+    assert check.holds
+    assert not share(params, start, x, C0, 1.5, 0.01, key).holds
+    assert not share(params, start, x, C0, 3.5, 0.9, key).assumed
+
+
+def test_one_step_of_the_constant_flips_and_a_shorter_one_does_not(networks_in_ball):
+    start, params, x = (jax.tree.map(lambda a: a[0], part) for part in networks_in_ball)
+    constant = float(jax.jit(wang.step_constant)(params, x))
+    step = jax.jit(wang.one_step)
+    for c2, flips in ((1.02 * constant, True), (0.98 * constant, False)):
+        check = step(params, start, x, C0, c2)
+        assert check.holds == flips
+        assert check.assumed
+        f, gradient = networks.apply(params, x), np.asarray(input_gradient(params, x))
+        there = x - np.sign(f) * np.float32(c2) / np.sum(gradient**2) * gradient
+        expected = -np.sign(f) * networks.apply(params, there)
+        assert check.measured == pytest.approx(float(expected), abs=1e-4)
+    assert not step(params, start, x, 0.9 * C0, constant).assumed
+    flat = params._replace(w=-np.ones_like(params.w) * x)
+    assert not step(flat, start, x, C0, 1.0).holds  # no step

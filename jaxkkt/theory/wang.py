@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxkkt.lazy import distances
 from jaxkkt.networks import PRECISION, Params, apply, preactivations
-from jaxkkt.numerics.arithmetic import lengths, ratio
+from jaxkkt.numerics.arithmetic import lengths, ratio, unit
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import (
     require_not_negative,
@@ -30,7 +30,7 @@ from jaxkkt.numerics.requirements import (
 )
 from jaxkkt.numerics.truths import any_of
 from jaxkkt.perturbations import GradientSteps, StepStatus, gradient_steps, input_gradient
-from jaxkkt.theory.checks import Assumption, Check, at_least, at_most, below, of_some
+from jaxkkt.theory.checks import Assumption, Check, above, at_least, at_most, below, of_some
 
 Point = Float[Array, " d"]
 Real = float | Float[Array, ""]
@@ -53,12 +53,60 @@ def sign_changes(start: Params, x: Point, weight_radius: Real, gamma: Real = 0.0
     return at_most(jnp.sum(near, dtype=x.dtype), bound, assumed, vacuous=bound >= k)
 
 
+def sign_changes_around(
+    start: Params, x: Point, weight_radius: Real, perturbation: Real, gamma: Real = 0.05
+) -> Check:
+    """Lemma B.4, second half, as it is printed: at most (V k + sqrt(k log(1/gamma) / 2)) (1 + R)
+    neurons can change their sign at any x + delta with |delta| <= R = `perturbation` <= 1/2.
+
+    Measured: neurons for which there are such a delta, and a w_j within V = `weight_radius` of
+    w_j,0 that has another sign at x + delta; exact, but for rounding. It is often above the bound:
+    a delta of 1/sqrt(d) reaches the kink of most neurons. The proof takes delta for one that was
+    fixed before the weights are drawn; for such a one the lemma is `sign_changes` at x + delta.
+    """
+    _require(weight_radius=weight_radius, gamma=gamma)
+    require_positive(perturbation=perturbation)
+    k, _ = sizes(start)
+    bound = (weight_radius * k + jnp.sqrt(k * jnp.log(1 / gamma) / 2)) * (1 + perturbation)
+    near = _near_a_kink(start, x, perturbation, weight_radius)
+    asked = {**_unit(x), "R <= 1/2": below(perturbation, 0.5), **_without_biases(start)}
+    return at_most(jnp.sum(near, dtype=x.dtype), bound, asked, vacuous=bound >= k)
+
+
 def output(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
     """Lemma B.5: |f(x)| <= sqrt(2 log(2/gamma)) + 2 log(2/gamma) / sqrt(k) + C0."""
     _require(c0=c0, gamma=gamma)
     log = jnp.log(2 / gamma)
     bound = jnp.sqrt(2 * log) + 2 * log / jnp.sqrt(sizes(start)[0]) + c0
     return at_most(jnp.abs(apply(params, x)), bound, _inside(params, start, x, c0))
+
+
+def output_of_wide(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
+    """Lemma B.5 for k large enough: |f(x)| <= 2 sqrt(log(2/gamma)) + C0.
+
+    Asks for k >= 4 log(2/gamma) / (2 - sqrt(2))^2, from where on this is above the bound of
+    `output`; the paper names no constant.
+    """
+    _require(c0=c0, gamma=gamma)
+    log = jnp.log(2 / gamma)
+    least = 4 * log / (2 - 2**0.5) ** 2
+    asked = _inside(params, start, x, c0)
+    asked["4 log(2/gamma) / (2 - sqrt(2))^2 <= k"] = below(least, sizes(start)[0])
+    return at_most(jnp.abs(apply(params, x)), 2 * jnp.sqrt(log) + c0, asked)
+
+
+def worst_output(start: Params, x: Point, c0: Real) -> Params:
+    """The network of the ball with the largest |f(x)|: w_j = w_j,0 + s C0 v_j x/|x|, s = 1 or -1.
+
+    It is exact: s v_j relu(w_j . x) does not fall as s v_j w_j . x grows, and over
+    |w_j - w_j,0| <= C0 |v_j| that is largest there, for every neuron at once. s is that of the
+    larger |f(x)| of the two. The lemmas hold for all networks of the ball at once, so for this one.
+    """
+    _require(c0=c0)
+    toward = start.v[:, None] * unit(x)[None] * c0
+    both = [start._replace(w=start.w + s * toward) for s in (1, -1)]
+    up, down = (jnp.abs(apply(one, x)) for one in both)
+    return start._replace(w=jnp.where(up >= down, both[0].w, both[1].w))
 
 
 def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
@@ -78,7 +126,7 @@ def sign_change_share(start: Params, x: Point, delta: Point) -> Check:
 
 
 def sign_change_probability(
-    weight_radius: Real, epsilon: Real, d: int, perturbation: Real
+    weight_radius: Real, epsilon: Real, d: int | Real, perturbation: Real
 ) -> Array:
     """Lemma B.6, eq. 4: bounds the probability that some w within V = `weight_radius` of w_j,0
     changes its sign between x + delta and a point within `epsilon` of it,
@@ -96,6 +144,31 @@ def sign_change_probability(
         raise ValueError(f"the lemma asks for a perturbation of at most 1/2, got {perturbation}")
     root = jnp.sqrt(d) + 2 * jnp.sqrt(d * jnp.log(2 / epsilon))
     return 2 * epsilon * root + (1 + perturbation + epsilon) * weight_radius
+
+
+def sign_change_share_around(
+    start: Params, x: Point, delta: Point, epsilon: Real, weight_radius: Real
+) -> Check:
+    """Lemma B.6, eq. 4: its probability is at most `sign_change_probability`.
+
+    Measured: the share of the neurons of this draw that some w within V = `weight_radius` of
+    w_j,0 has another sign at x + delta than at a point within `epsilon` of it; exact, but for
+    rounding. It may exceed the bound by chance, as in `sign_change_share`. Asks for
+    |delta| <= 1/2 and epsilon <= 1.
+    """
+    _require(weight_radius=weight_radius, epsilon=epsilon)
+    k, d = sizes(start)
+    size = jnp.linalg.norm(delta)
+    least, most = jnp.minimum(size, 0.5), jnp.minimum(epsilon, 1.0)
+    bound = sign_change_probability(weight_radius, most, d, least)
+    near = _near_a_kink(start, x + delta, epsilon, weight_radius)
+    asked = {
+        **_unit(x),
+        "|delta| <= 1/2": below(size, 0.5),
+        "epsilon <= 1": below(epsilon, 1.0),
+        **_without_biases(start),
+    }
+    return at_most(jnp.sum(near, dtype=x.dtype) / k, bound, asked, vacuous=bound >= 1)
 
 
 def gradient_norm(params: Params, start: Params, x: Point, c0: Real, gamma: Real = 0.05) -> Check:
@@ -196,13 +269,7 @@ def gradient_difference(
     k, d = sizes(start)
     bound = gradient_difference_bound(k, d, c0, c1)
     radius = c1 / jnp.sqrt(d)
-    here = input_gradient(params, x)
-    drawn = jax.random.normal(key, (samples, x.shape[0]), x.dtype)
-    drawn = jnp.where(_coordinates(start), drawn, 0)
-    directions = jnp.concatenate([drawn, here[None], -here[None]])
-    length = jnp.linalg.norm(directions, axis=1, keepdims=True)
-    deltas = directions / jnp.where(length > 0, length, 1) * radius
-    difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
+    norm, difference = _largest_difference(params, start, x, radius, key, samples)
     asked = {
         **_inside(params, start, x, c0),
         "d^2.4 <= k": below(d**2.4, k),
@@ -210,7 +277,27 @@ def gradient_difference(
         "0.33 d log(k d) <= sqrt(k)": below(0.33 * d * jnp.log(k * d), jnp.sqrt(k)),
         "C1/sqrt(d) <= 1/2": below(radius, 0.5),
     }
-    return at_most(jnp.max(difference), bound, asked, vacuous=bound >= jnp.linalg.norm(here))
+    return at_most(difference, bound, asked, vacuous=bound >= norm)
+
+
+def gradient_difference_share(
+    params: Params,
+    start: Params,
+    x: Point,
+    c0: Real,
+    c1: Real,
+    c: Real,
+    key: PRNGKeyArray,
+    samples: int = 64,
+) -> Check:
+    """Lemma B.9 for k and d large enough: |grad f(x) - grad f(x + delta)| <= c sqrt(d) for all
+    |delta| <= C1/sqrt(d), for any c. It names no constants. Measured as in `gradient_difference`.
+    """
+    _require(c0=c0, c1=c1, c=c)
+    root = jnp.sqrt(sizes(start)[1])
+    norm, difference = _largest_difference(params, start, x, c1 / root, key, samples)
+    asked = {**_inside(params, start, x, c0), "C1/sqrt(d) <= 1/2": below(c1 / root, 0.5)}
+    return at_most(difference, c * root, asked, vacuous=c * root >= norm)
 
 
 def gradient_difference_bound(k: Real, d: Real, c0: Real, c1: Real) -> Array:
@@ -222,6 +309,20 @@ def gradient_difference_bound(k: Real, d: Real, c0: Real, c1: Real) -> Array:
         + 15 * d * log / jnp.sqrt(k)
         + 327 * jnp.maximum(1.0, c0) * c0 * d**0.25
     )
+
+
+def one_step(params: Params, start: Params, x: Point, c0: Real, c2: Real) -> Check:
+    """Theorem 3.1 with one C2 = `c2` for all points: the step |eta| = C2 / |grad f(x)|^2 flips x.
+
+    The claim is that -sign(f(x)) f(x + delta) is above 0, where delta is that step towards the
+    other sign. Its constants have no values in the paper: a width inside `width_window` is not
+    asked for. `step_constant` is the least C2 that flips; a larger one may step too far.
+    """
+    _require(c0=c0, c2=c2)
+    here, gradient = apply(params, x), input_gradient(params, x)
+    eta = ratio(jnp.asarray(c2, x.dtype), jnp.sum(gradient**2))
+    there = apply(params, x - jnp.sign(here) * eta * gradient)
+    return above(-jnp.sign(here) * there, 0.0, _inside(params, start, x, c0))
 
 
 def step_constant(params: Params, x: Point, bracket: Real = 1.0) -> Array:
@@ -269,8 +370,10 @@ def _or_none(found: GradientSteps, size: Array) -> Array:
 
 LEMMAS = (
     "B.4: neurons that can change their sign",
+    "B.4, as printed: those that can within 1/sqrt(d)",
     "B.5: output",
     "B.6: share of signs changed by 1/sqrt(d)",
+    "B.6, eq. 4: share of signs that can change",
     "B.7: gradient, at least",
     "B.7: gradient, at least sqrt(d)/4",
     "B.8: gradient difference at 1/sqrt(d) along a direction",
@@ -291,12 +394,15 @@ def ledger(
     delta = jnp.where(_coordinates(start), jax.random.normal(key_of(1), x.shape, x.dtype), 0)
     delta = delta / jnp.linalg.norm(delta, axis=1, keepdims=True) / jnp.sqrt(d)
     along = jnp.roll(delta, 1, axis=0) * jnp.sqrt(d)
+    radius, net = c0 / jnp.sqrt(k), (k * d) ** (-4 / 7)  # the epsilon of the proof of B.9
     near = partial(gradient_difference_along, params, start, c0=c0, gamma=gamma)
     within = partial(gradient_difference, params, start, c0=c0, c1=1.0, gamma=gamma)
     found = (
-        jax.vmap(lambda x: sign_changes(start, x, c0 / jnp.sqrt(k), gamma))(x),
+        jax.vmap(lambda x: sign_changes(start, x, radius, gamma))(x),
+        jax.vmap(lambda x: sign_changes_around(start, x, radius, 1 / jnp.sqrt(d), gamma))(x),
         jax.vmap(lambda x: output(params, start, x, c0, gamma))(x),
         jax.vmap(lambda x, delta: sign_change_share(start, x, delta))(x, delta),
+        jax.vmap(lambda x, delta: sign_change_share_around(start, x, delta, net, radius))(x, delta),
         jax.vmap(lambda x: gradient_norm(params, start, x, c0, gamma))(x),
         jax.vmap(lambda x: quarter_of_the_dimension(params, start, x, c0))(x),
         jax.vmap(lambda x, delta, r: near(x, r, delta))(x, delta, along),
@@ -319,6 +425,38 @@ def _neurons(start: Params) -> Bool[Array, " k"]:
 def _coordinates(start: Params) -> Bool[Array, " d"]:
     """Which coordinates are no padding."""
     return any_of(start.w != 0, axis=0)
+
+
+def _near_a_kink(
+    start: Params, point: Point, reach: Real, weight_radius: Real
+) -> Bool[Array, " k"]:
+    """Which neurons have a w within V = `weight_radius` of w_j,0 and a point within `reach` of
+    `point` with w . point = 0.
+
+    The hyperplanes of points within `reach` make an angle of up to phi with that of `point`,
+    sin(phi) = reach/|point|. With p = |w_j,0 . point|/|point|, and q the length of what is left of
+    w_j,0, the nearest such w is at max(0, p cos(phi) - q sin(phi)).
+    """
+    length = jnp.linalg.norm(point)
+    along = jnp.abs(preactivations(start, point)) / length
+    across = jnp.sqrt(jnp.maximum(lengths(start.w) ** 2 - along**2, 0))
+    sine = jnp.minimum(reach / length, 1)
+    nearest = along * jnp.sqrt(1 - sine**2) - across * sine
+    return (nearest <= weight_radius) & _neurons(start)
+
+
+def _largest_difference(
+    params: Params, start: Params, x: Point, radius: Array, key: PRNGKeyArray, samples: int
+) -> tuple[Array, Array]:
+    """|grad f(x)|, and the largest difference from it of those tried at this distance."""
+    here = input_gradient(params, x)
+    drawn = jax.random.normal(key, (samples, x.shape[0]), x.dtype)
+    drawn = jnp.where(_coordinates(start), drawn, 0)
+    directions = jnp.concatenate([drawn, here[None], -here[None]])
+    length = jnp.linalg.norm(directions, axis=1, keepdims=True)
+    deltas = directions / jnp.where(length > 0, length, 1) * radius
+    difference = jnp.linalg.norm(input_gradient(params, x[None] + deltas) - here[None], axis=1)
+    return jnp.linalg.norm(here), jnp.max(difference)
 
 
 def _unit(x: Point, name: str = "|x| = 1") -> dict[str, Assumption]:
