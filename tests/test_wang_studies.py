@@ -208,16 +208,20 @@ def test_lemmas_from_the_command_line(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     for lemma in wang.LEMMAS:
         (line,) = [line for line in lines if f"| {lemma} |" in line]
-        # The last asks for k >= d^2.4.
+        # The last asks for k >= d^2.4, B.8 for d > 20.7.
         assert ("does not apply" if "B.9" in lemma else "| 100% | ") in line
     table = xr.load_dataset(tmp_path / "results.nc").squeeze()
-    assert table.lemma_measured.shape == (7, 20)
+    assert table.lemma_measured.shape == (9, 30)
+    assert table.c2.shape == (30,)
     # B.5 for the trained network, by the function alone.
     (run,) = wang_lemmas.parts(wang_lemmas.STUDY.read(arguments))[0].runs
     start, data = jax.device_put(draw(run))
     trained = jk.train(start, *data, run.protocol).params
     outputs = jk.networks.apply(trained, jnp.asarray(held_out(run).x[:10]))
-    np.testing.assert_allclose(table.lemma_measured[1, :10], abs(outputs), rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(table.lemma_measured[2, :10], abs(outputs), rtol=1e-2, atol=1e-3)
+    # The third network's output is the largest of the ball at each point.
+    assert (table.lemma_measured[2, 20:] >= table.lemma_measured[2, :10]).all()
+    assert (table.lemma_measured[2, 20:] >= table.lemma_measured[2, 10:20]).all()
 
 
 class TestPeers:
