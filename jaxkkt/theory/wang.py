@@ -256,8 +256,8 @@ def gradient_difference(
 
     - d >= log(4 k/gamma)^2. With k >= d^2.4 that gives the proof's k >= 58 and
       log(k) + 2 log(8/gamma)/sqrt(k) <= sqrt(d).
-    - 0.33 d log(k d) <= sqrt(k). The proof takes it from k >= d^2.4, which gives it for d = 3 and
-      for d of a million or more.
+    - 0.33 d log(k d) <= sqrt(k). The proof takes it from k >= d^2.4, which gives it for d up
+      to 3 and for d of a million or more.
     - R <= 1/2, as Lemmas B.4, B.6 and B.8 do.
 
     The last steps of the proof put 50 d^(1/4) below 100 max(1, C0) C0 d^(1/4), which holds for
