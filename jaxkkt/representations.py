@@ -29,7 +29,6 @@ from jaxkkt.networks import (
     value_and_pullback,
     value_and_pullback_from,
 )
-from jaxkkt.numerics.truths import any_of
 
 Representation = Literal["plain", "span", "gram"]
 
@@ -164,7 +163,7 @@ def gradient(
         gradient=grads,
         squared_norm=_squared_norm(grads),
         min_margin=found.min_margin,
-        dead=_vanishes(grads, ~any_of(grads.v) & (found.min_margin == 0)),
+        dead=_vanishes(grads, ~jnp.any(grads.v) & (found.min_margin == 0)),
     )
 
 
