@@ -210,11 +210,11 @@ def lazy_flow(
 ) -> Protocol:
     """Gradient flow of the logistic loss in log-loss time, up to the edge of the ball.
 
-    ball: C0, of the w_j alone. Moves w, and b with `biases`, which no ball holds: at C0 = 10 they
-    move about as far. The flow lowers log L at unit pace for as long as there
-    is a gradient, so it comes to the edge of any ball, and is a descent's path there: descent
-    itself slows down as the loss fades. `delta`: the step at the start, as in `jk.Flow`; the fewer
-    steps lead to the edge of a small ball, the shorter they should be.
+    ball: C0, of the w_j alone. Moves w, and b with `biases`, which no ball holds. The flow lowers
+    log L at unit pace for as long as there is a gradient, so it comes to the edge of any ball, and
+    is a descent's path there: descent itself slows down as the loss fades. `delta`: the step at the
+    start, as in `jk.Flow`; the fewer steps lead to the edge of a small ball, the shorter they
+    should be.
     """
     return Protocol(
         Flow(delta=delta),

@@ -149,14 +149,19 @@ def test_no_lemma_fails_with_another_probability(gamma):
         jk.Ledger(gamma=gamma)
 
 
+LAZY = {
+    "data": "unit sphere",
+    "d": 30,
+    "samples": 10,
+    "width": 300,
+    "seed": 0,
+    "initialization": "lazy",
+}
+
+
 def test_lazy_networks_get_the_lemmas_of_the_third_paper():
     runs = jk.grid(
-        data="unit sphere",
-        d=30,
-        samples=10,
-        width=300,
-        seed=0,
-        initialization="lazy",
+        **LAZY,
         protocol=jk.protocols.lazy_flow(ball=1.0),
         measure=jk.Ledger(points=8),
     )
@@ -176,12 +181,7 @@ def test_lazy_networks_get_the_lemmas_of_the_third_paper():
 def test_networks_that_descent_on_moved_points_left_in_the_ball_get_them_too():
     """The lemmas are of all networks in the ball, V = C0/sqrt(k); nothing was said of these."""
     runs = jk.grid(
-        data="unit sphere",
-        d=30,
-        samples=10,
-        width=300,
-        seed=0,
-        initialization="lazy",
+        **LAZY,
         protocol=jk.adversarial.AdversarialProtocol(epochs=3, batch_size=10),
         weight_radius=[0.02, 0.2],
         measure=[jk.Ledger(points=8), jk.StepFlips()],
