@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
@@ -171,21 +171,12 @@ class Run(Spec):
     def name(self) -> str:
         """A readable name of what is trained, unique by a hash: what is measured at the end is no
         part of it. A store knows rows and networks by it."""
-        computed = _computed(self.apart_from_seed)
-        of, name = self.__dict__.get("_named", (None, ""))
-        if of is computed:  # and so what own functions compute has not been forgotten
-            return str(name)
-        alpha = getattr(self.data, "alpha", None)
-        counted = "" if alpha is None else f"-a{alpha:g}"
-        hashed = sha256(f"{computed[1]} {self.seed}".encode()).hexdigest()[:20]
-        name = f"d{self.d}{counted}-m{self.samples}-k{self.width}-s{self.seed}-{hashed}"
-        object.__setattr__(self, "_named", (computed, name))
-        return name
+        return next(names_of([self]))
 
     @property
     def measured(self) -> tuple[str, ...]:
         """Hashes of what its measurements compute: a store knows their values by them."""
-        return _computed(self.apart_from_seed)[2]
+        return hashes_of(self.apart_from_seed)
 
     def parts(self) -> Iterator[tuple[str, Spec]]:
         """The specs that it is made of, by the names that a grid knows them by."""
@@ -307,6 +298,21 @@ def unique(runs: Collection[Run]) -> list[Run]:
     return list(dict.fromkeys(given))
 
 
+def names_of(runs: Iterable[Run]) -> Iterator[str]:
+    """The name of each, see `Run.name`, as it is asked for: what runs have in common is looked at
+    once."""
+    of_specs = cache(_begun)
+    for run in runs:
+        beginning, trained = of_specs(run.apart_from_seed)
+        hashed = sha256(f"{trained} {run.seed}".encode()).hexdigest()[:20]
+        yield f"{beginning}-s{run.seed}-{hashed}"
+
+
+def hashes_of(specs: Same) -> tuple[str, ...]:
+    """What `Run.measured` is of runs of these specs."""
+    return _computed(specs)[2]
+
+
 def order_of(run: Run) -> tuple[Any, ...]:
     """Sorts runs of one size, whatever order they come in; but where nothing except their own
     functions or arrays tells them apart, they stay as they come."""
@@ -319,11 +325,20 @@ def _shared(*specs: Any) -> Same:
 
 
 @of_same
+def _begun(specs: Same) -> tuple[str, str]:
+    """How the names of runs of all seeds begin, and the hash of what they train."""
+    run = Run.of_fields(*specs)
+    alpha = getattr(run.data, "alpha", None)
+    counted = "" if alpha is None else f"-a{alpha:g}"
+    return f"d{run.d}{counted}-m{run.samples}-k{run.width}", _computed(specs)[1]
+
+
+@partial(of_same, everywhere=True)
 def _hash_of(specs: Same) -> int:
     return hash(tuple(specs))
 
 
-@of_same
+@partial(of_same, everywhere=True)
 def _told(specs: Same) -> tuple[str, ...]:
     """Without addresses, by which own functions of one name would be in another order in every
     process, and shards would not fit together."""

@@ -74,13 +74,15 @@ def by_value(function: Callable[..., T]) -> Callable[..., T]:
     return wraps(function)(lambda *args: cached(settings_of_numbers(), *args))
 
 
-def of_same(function: Callable[[Same], T]) -> Callable[[Same], T]:
-    """Keeps what follows from a `Same` in a precision with it, for as long as it lives and
-    `forget_results` is not called: however many there are, each is looked at once."""
+def of_same(function: Callable[[Same], T], everywhere: bool = False) -> Callable[[Same], T]:
+    """Keeps what follows from a `Same` with it, for as long as it lives and `forget_results` is not
+    called: however many there are, each is looked at once. Of each precision, unless what follows
+    is the same `everywhere`."""
 
     @wraps(function)
     def call(same: Same) -> T:
-        since, now, key = same.computed, _SINCE[0], (function, *settings_of_numbers())
+        since, now = same.computed, _SINCE[0]
+        key: Any = function if everywhere else (function, *settings_of_numbers())
         found = since.get(key)
         if found is None or found[0] is not now:
             found = since[key] = now, function(same)

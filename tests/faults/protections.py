@@ -74,15 +74,14 @@ PROTECTIONS = (
         1,
         "a network lands before its row",
         _STORED,
+        "        for row, (name, _, _) in zip(rows, records, strict=True):\n"
         "            if row.kept is not None:\n"
-        "                self._store.save_network(row.run.name, row.network, row.kept)\n"
-        "        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])\n",
+        "                self._store.save_network(name, row.network, row.kept)\n"
+        "        self._writer.add_all(records)\n",
+        "        self._writer.add_all(records)\n"
+        "        for row, (name, _, _) in zip(rows, records, strict=True):\n"
         "            if row.kept is not None:\n"
-        "                pass\n"
-        "        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])\n"
-        "        for row in rows:\n"
-        "            if row.kept is not None:\n"
-        "                self._store.save_network(row.run.name, row.network, row.kept)\n",
+        "                self._store.save_network(name, row.network, row.kept)\n",
         "test_killed.py::TestKilled::test_at_every_write_point",
     ),
     Protection(
@@ -714,9 +713,9 @@ PROTECTIONS = (
     Protection(
         16,
         "a run forgets what its functions computed",
-        "runs/run.py",
-        "        if of is computed:",
-        "        if name:",
+        "specs/same.py",
+        "        if found is None or found[0] is not now:\n",
+        "        if found is None:\n",
         "test_changed.py::test_what_is_forgotten_is_no_longer_in_a_run",
     ),
     Protection(

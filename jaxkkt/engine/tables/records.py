@@ -5,10 +5,10 @@ rows have in common, columns and descriptions, is written once a segment; a tabl
 without the code that the runs were made of.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from jaxkkt.engine.programs.names import CURVE, refuse_twice
 from jaxkkt.engine.running.rows import Row
 from jaxkkt.measurements import Measurement
 from jaxkkt.runs.columns import MEASURE, Orders, columns_of, in_order, part_of
-from jaxkkt.runs.run import Curve, Run, hash_of
+from jaxkkt.runs.run import Curve, Run, hash_of, hashes_of, names_of
 from jaxkkt.specs.base import jsonable
 from jaxkkt.specs.same import Same, by_identity, of_same
 from jaxkkt.specs.training import Training
@@ -84,27 +84,30 @@ def _alike(
     return variables | on_the_way, axes | _of_curve(along), _moments(curve)
 
 
-def record_of(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row as JSON can hold it, and the definitions that it refers to."""
-    ending = {name: value for name, value in row.values.items() if name not in row.owners}
-    hashes = row.run.measured
-    measured: dict[str, dict[str, Any]] = {hashed: {} for hashed in hashes}
-    if row.raised is not None:
-        measured = {}
-    for name, i in row.owners.items():
-        measured[hashes[i]][name] = row.values[name]
-    definitions, spec = _definitions(row.run.apart_from_seed)
-    value = {
-        "spec": spec,
-        "seed": row.run.seed,
-        "ending": ending,
-        "measured": measured,
-        "network": row.network,
-        "computed_as": row.computed_as,
-        "seconds": round(row.seconds, 3),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    return value, definitions
+def records_of(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Rows as JSON can hold them, each with its run's name before it and the definitions that it
+    refers to behind it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    of_specs = cache(_definitions)
+    for name, row in zip(names_of(row.run for row in rows), rows, strict=True):
+        values, owners = row.values, row.owners
+        definitions, spec, hashes = of_specs(row.run.apart_from_seed)
+        measured: dict[str, dict[str, Any]] = {}
+        if row.raised is None:
+            measured = {hashed: {} for hashed in hashes}
+        for of, i in owners.items():
+            measured[hashes[i]][of] = values[of]
+        record = {
+            "spec": spec,
+            "seed": row.run.seed,
+            "ending": {of: value for of, value in values.items() if of not in owners},
+            "measured": measured,
+            "network": row.network,
+            "computed_as": row.computed_as,
+            "seconds": round(row.seconds, 3),
+            "date": now,
+        }
+        yield name, record, definitions
 
 
 class Known(NamedTuple):
@@ -116,15 +119,13 @@ class Known(NamedTuple):
     record: Record
 
 
-def known(run: Run, records: Sequence[Record]) -> Known | None:
-    """What the records say of a run, None where there is none.
+def known(run: Run, hashes: Sequence[str], records: Sequence[Record]) -> Known:
+    """What the records of a run say of it, whose measurements have these hashes.
 
     The last record that says how it ended counts, and of each measurement the last of the same
     network; of a run that raised each time, the last error. Raises ValueError where two of its
     measurements returned the same name.
     """
-    if not records:
-        return None
     ended = [r for r in records if "error" not in r.value["ending"]]
     if not ended:
         return Known(Row(run, dict(records[-1].value["ending"])), (), records[-1])
@@ -132,7 +133,7 @@ def known(run: Run, records: Sequence[Record]) -> Known | None:
     if len(ended) > 1:
         measured = {k: v for r in _of_one_network(ended) for k, v in r.value["measured"].items()}
     values, owners, lacks = dict(last["ending"]), dict[str, int](), []
-    for i, hashed in enumerate(run.measured):
+    for i, hashed in enumerate(hashes):
         if hashed in measured:
             some = measured[hashed]
             refuse_twice(run.measure[i], some.keys() & values.keys())
@@ -319,10 +320,10 @@ def has_spec(record: Record) -> bool:
 
 
 @of_same
-def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
-    """What rows of runs of these specs, whatever their seed, refer to; and which of it is their
-    spec."""
-    run = Run.of_fields(*specs)
+def _definitions(specs: Same) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """What rows of runs of these specs, whatever their seed, refer to; which of it is their spec;
+    and the hashes of their measurements."""
+    run, hashes = Run.of_fields(*specs), hashes_of(specs)
     definitions: dict[str, Any] = {}
 
     def defined(value: Any) -> str:
@@ -331,7 +332,7 @@ def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
         return hashed
 
     (columns,), about = columns_of([run])
-    for hashed, one in zip(run.measured, run.measure, strict=True):
+    for hashed, one in zip(hashes, run.measure, strict=True):
         variables, axes = _described((one,))
         definitions[hashed] = {"is": one.to_json(), "variables": variables, "axes": axes}
     curve = []
@@ -350,7 +351,7 @@ def _definitions(specs: Same) -> tuple[dict[str, Any], str]:
     }
     if variables := run.protocol.attributes():
         spec["variables"] = defined(variables)
-    return definitions, defined(spec)
+    return definitions, defined(spec), hashes
 
 
 def _moments(curve: Curve | None) -> tuple[str, tuple[float, ...]] | None:

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import cache
 from math import inf
 from pathlib import Path
 from shutil import disk_usage
@@ -27,13 +28,13 @@ from jaxkkt.engine.tables.records import (
     entries_of,
     has_spec,
     known,
-    record_of,
+    records_of,
 )
 from jaxkkt.networks import Params
 from jaxkkt.process.files import write_whole
 from jaxkkt.process.garbage import uncollected
 from jaxkkt.runs.columns import MEASURE, Orders, distinct, in_order, values_of
-from jaxkkt.runs.run import Run
+from jaxkkt.runs.run import Run, hashes_of, names_of
 from jaxkkt.store import Record, Store, differences
 from jaxkkt.store.lock import WHOLE
 from jaxkkt.store.store import CHECKPOINTS, RESULTS, plain
@@ -77,14 +78,15 @@ class Stored:
     def _read(self) -> None:
         self.lacking.clear()
         self._table = None
-        found = self._store.landed((run.name for run in self._sweep), self._environment, self._mix)
+        found = self._store.landed(names_of(self._sweep), self._environment, self._mix)
         if not found:
             self._refuse_strangers()
             return
-        for run in self._runs:
-            one = known(run, found.get(run.name, []))
-            if one is None:
+        hashes = cache(hashes_of)
+        for run, name in zip(self._runs, names_of(self._runs), strict=True):
+            if name not in found:
                 continue
+            one = known(run, hashes(run.apart_from_seed), found[name])
             computed_with = one.record.segment.about["settings"]
             if not one.lacks:
                 self.rows[run] = one.row
@@ -134,10 +136,11 @@ class Stored:
 
         A results file that cannot be written meanwhile is told, and is no reason to stop.
         """
-        for row in rows:
+        records = list(records_of(rows))
+        for row, (name, _, _) in zip(rows, records, strict=True):
             if row.kept is not None:
-                self._store.save_network(row.run.name, row.network, row.kept)
-        self._writer.add_all([(row.run.name, *record_of(row)) for row in rows])
+                self._store.save_network(name, row.network, row.kept)
+        self._writer.add_all(records)
         self._drop_checkpoints([row.run for row in rows])
         self._table = None
         for row in rows:
