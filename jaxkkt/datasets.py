@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt.networks import (
     PRECISION,
@@ -28,6 +28,8 @@ from jaxkkt.numerics.requirements import (
 
 # Norms are summed over so many coordinates at a time.
 BLOCK = 16
+# Draws of all labels, of which the first with both is taken: the theory asks for both.
+LABEL_DRAWS = 32
 
 
 class Dataset(NamedTuple):
@@ -229,7 +231,11 @@ def _draw(
         )
 
     x, bits = jax.vmap(row)(jnp.arange(m))
-    draws = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)[None]) & 1  # 32 label draws a sample
-    y = jnp.where(live[:, None], 2 * draws.astype(x.dtype) - 1, 0)
-    first_with_both = jnp.argmax((y.max(axis=0) > 0) & (y.min(axis=0) < 0))
-    return jnp.where(live[:, None] & columns[None], x, 0), y[:, first_with_both]
+    draws = (bits[None] >> jnp.arange(LABEL_DRAWS, dtype=jnp.uint32)[:, None]) & 1
+    y = jnp.where(live, 2 * draws.astype(x.dtype) - 1, 0)
+    return jnp.where(live[:, None] & columns[None], x, 0), y[first_with_both(y)]
+
+
+def first_with_both(labels: Float[Array, "draws m"]) -> Int[Array, ""]:
+    """The place of the first draw in which both labels occur; 0 where they do in none."""
+    return jnp.argmax((jnp.max(labels, axis=1) > 0) & (jnp.min(labels, axis=1) < 0))

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxkkt import spans
+from jaxkkt.datasets import LABEL_DRAWS, first_with_both
 from jaxkkt.networks import PRECISION
 from jaxkkt.numerics.keys import unrolled
 from jaxkkt.numerics.requirements import (
@@ -23,8 +24,6 @@ from jaxkkt.numerics.requirements import (
 )
 
 ARRANGEMENTS = ("sphere", "orthogonal")
-# Draws of all samples' clusters, of which the first with both labels is taken, or the first.
-DRAWS = 32
 
 
 class Truth(NamedTuple):
@@ -122,10 +121,8 @@ def sample(
     require_not_negative(sigma=sigma)
     require_both_labels(given, "mean")  # as given: constants turn into tracers under a trace
     cluster_key, noise_key = jax.random.split(unrolled(key))
-    drawn = jax.random.randint(cluster_key, (DRAWS, samples), 0, labels.shape[0])
-    y = labels[drawn]
-    both = jnp.argmax((jnp.max(y, axis=1) > 0) & (jnp.min(y, axis=1) < 0))
-    cluster = drawn[both]
+    drawn = jax.random.randint(cluster_key, (LABEL_DRAWS, samples), 0, labels.shape[0])
+    cluster = drawn[first_with_both(labels[drawn])]
     noise = _normal(noise_key, samples, means.shape[1], ambient, first).astype(means.dtype)
     return means[cluster] + jnp.asarray(sigma, means.dtype) * noise, labels[cluster], cluster
 

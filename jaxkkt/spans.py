@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxkkt.datasets import LABEL_DRAWS, first_with_both
 from jaxkkt.numerics.keys import unrolled
 
 
@@ -63,7 +64,6 @@ def sphere(
         raise ValueError(f"need at least 2 samples, one of each label, got {samples}")
     key_x, key_y = jax.random.split(unrolled(key))
     x = gaussian_rows(key_x, samples, samples, d)
-    draws = jax.random.rademacher(key_y, (32, samples), x.dtype)
-    both = jnp.argmax((jnp.max(draws, axis=1) > 0) & (jnp.min(draws, axis=1) < 0))
+    draws = jax.random.rademacher(key_y, (LABEL_DRAWS, samples), x.dtype)
     norm = jnp.linalg.norm(x, axis=1, keepdims=True)
-    return x * (jnp.sqrt(jnp.asarray(d, x.dtype)) / norm), draws[both]
+    return x * (jnp.sqrt(jnp.asarray(d, x.dtype)) / norm), draws[first_with_both(draws)]
