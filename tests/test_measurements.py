@@ -16,7 +16,7 @@ from measurement_cases import AXES, trained_alone
 import jaxkkt as jk
 from jaxkkt.adversarial import AdversarialProtocol
 from jaxkkt.datasets import Dataset
-from jaxkkt.engine.programs import names
+from jaxkkt.engine.programs import returned
 from jaxkkt.engine.programs.training import compile_bucket
 from jaxkkt.measurements import CLAIMS, ledger_table, measured, measurement
 from jaxkkt.measurements import ledger as ledger_module
@@ -345,7 +345,7 @@ class TestOwn:
 
     def test_what_was_traced_is_not_looked_up_again(self, monkeypatch):
         asked = []
-        monkeypatch.setattr(names, "kept", lambda what, make: asked.append(what) or make())
+        monkeypatch.setattr(returned, "kept", lambda what, make: asked.append(what) or make())
 
         def norms(params):
             return {"norms": jnp.abs(params.v)}

@@ -24,7 +24,8 @@ from jaxkkt.engine.planning.lane_counts import streams
 from jaxkkt.engine.planning.plan import padding_share, plan
 from jaxkkt.engine.planning.shards import Shard, share
 from jaxkkt.engine.programs.draws import require_what_is_asked
-from jaxkkt.engine.programs.names import names_in, require_free_names
+from jaxkkt.engine.programs.names import require_free_names
+from jaxkkt.engine.programs.returned import names_in
 from jaxkkt.engine.remeasuring import remeasured
 from jaxkkt.engine.running.executors import Executor, run_tasks
 from jaxkkt.engine.running.interrupts import Request, Stopped, listening

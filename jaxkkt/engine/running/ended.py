@@ -14,7 +14,8 @@ from jaxkkt.engine.machine.devices import out_of_memory
 from jaxkkt.engine.planning.buckets import structure_of
 from jaxkkt.engine.planning.trajectories import Trajectory
 from jaxkkt.engine.programs.measuring import Columns, Measured
-from jaxkkt.engine.programs.names import CURVE, NOTED, outcomes_of, refuse_twice, shapes_of
+from jaxkkt.engine.programs.names import CURVE, NOTED, refuse_twice
+from jaxkkt.engine.programs.returned import outcomes_of, shapes_of
 from jaxkkt.engine.programs.trained import Alone, Trained
 from jaxkkt.engine.running.rows import Row, all_raised, raised
 from jaxkkt.networks import Params
