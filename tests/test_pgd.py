@@ -125,10 +125,54 @@ def test_lanes_equal_a_loop_and_padding_is_inert(classified):
     assert_close(padded, curve, atol=1.01 / 30)
 
 
+@pytest.fixture(scope="module")
+def stuck():
+    """f(x) = 1 - relu(x1 - 1) - relu(-x1 - 1), which is flat between -1 and 1, at points there:
+    a gradient moves none of them, and each is flipped at |x1| >= 2."""
+    w = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])
+    params = Params(w, np.array([-1.0, -1.0, 1.0]), np.array([-1.0, -1.0, 1.0]))
+    x = np.array([[-0.5, 0.0], [0.25, 1.0], [0.75, -3.0]], np.float32)
+    return jax.device_put((params, x, np.ones(3, np.float32)))
+
+
+def test_starts_beside_the_points_find_what_one_start_misses(stuck):
+    key = jax.random.key(0)
+    assert (pgd(*stuck, 3.0).margins == 1).all()
+    found = pgd(*stuck, 3.0, starts=10, key=key)
+    assert (found.margins <= 0).all()
+    assert_close(found.margins, apply(stuck[0], found.x), atol=1e-5)
+    assert (np.linalg.norm(found.x - stuck[1], axis=1) <= 3 * (1 + 1e-5)).all()
+    assert robust_accuracy(*stuck, [0.5, 3.0], starts=10, key=key).tolist() == [1, 0]
+    radii = smallest_radii(*stuck, 3.0, starts=30, key=key)
+    assert (smallest_radii(*stuck, 3.0) == np.inf).all()
+    assert_close(radii, np.array([1.5, 1.75, 1.25]), rtol=0.05)
+
+
+def test_more_starts_leave_no_larger_margins():
+    params, x, y = cases.lazy(3, 20, 2), normal(4, 40, 2), jnp.ones(40)
+    key = jax.random.key(1)
+    margins = [pgd(params, x, y, 1.0, 20, starts=n, key=key).margins for n in (1, 2, 6)]
+    assert_close(margins[0], pgd(params, x, y, 1.0, 20).margins, rtol=1e-3, atol=1e-5)
+    assert (np.diff(np.stack(margins), axis=0) <= 1e-5).all()
+    assert (margins[2] < margins[0] - 1e-3).any()
+
+
+def test_starts_are_uniform_in_the_ball():
+    # 1 - relu(x1 - 1) moves those that begin beyond x1 = 1: of a ball of radius 2 in R^3 a cap of
+    # height 1, (3 2 - 1) / (4 2^3) of its volume.
+    params = Params(np.array([[1.0, 0, 0], [0, 0, 0]]), np.array([-1.0, 1]), np.array([-1.0, 1]))
+    x, y = np.zeros((4000, 3), np.float32), np.ones(4000, np.float32)
+    found = pgd(jax.device_put(params), x, y, 2.0, starts=2, key=jax.random.key(2))
+    assert_close((found.margins < 1).mean(), 5 / 32, atol=0.02)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"starts": 2}, "the 1 starts beside the points themselves are drawn: give a key"),
+        ({"starts": 0}, "starts must be at least 1, got 0"),
+        ({"starts": 2.0}, "starts must be an integer, got 2.0"),
         ({"radius": 0}, "radius must be positive and finite, got 0"),
         ({"radius": float("nan")}, "radius must be positive and finite, got nan"),
         ({"radius": 1.0, "steps": 0}, "steps must be at least 1, got 0"),
@@ -136,7 +180,7 @@ def test_lanes_equal_a_loop_and_padding_is_inert(classified):
 )
 def test_bad_arguments_are_refused(classified, settings, message):
     with pytest.raises(ValueError, match=message):
-        pgd(*classified, **settings)
+        pgd(*classified, **{"radius": 1.0, **settings})
 
 
 def test_broken_networks_are_not_robust(classified):
@@ -247,7 +291,7 @@ def test_bad_radii_are_refused(classified):
 def test_a_radius_that_flips_is_found_whatever_a_larger_one_does(classified, monkeypatch):
     """An attack that gets stuck at the bracket hid what it had found below."""
 
-    def stuck(params, x, y, radii, steps, normalized):
+    def stuck(params, x, y, radii, *_):
         found = (radii >= 0.25) & (radii < 0.75)
         return pgd_module.Attack(x, x, jnp.where(found, -1.0, 1.0))
 
