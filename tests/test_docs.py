@@ -15,6 +15,7 @@ import jaxkkt as jk
 from jaxkkt.store.care import verify
 from jaxkkt.training import SUCCEEDED
 from sweeps import vardi_figures
+from tests import functions
 
 matplotlib.use("Agg")
 DOCS = Path(__file__).parent.parent / "docs"
@@ -67,6 +68,19 @@ def test_all_pages_and_notebooks_are_listed():
     listed = links(DOCS / "README.md")
     there = *PAGES[1:], *(DOCS.parent / "notebooks").glob("*.ipynb")
     assert {path.resolve() for path in there if path.name != "README.md"} - set(listed) == set()
+
+
+def test_the_page_of_functions_is_that_of_their_docstrings():
+    """`python -m tests.functions` writes it."""
+    assert functions.PAGE.read_text(encoding="utf-8") == functions.page()
+
+
+def test_every_public_name_is_on_the_page_of_functions():
+    text = functions.page()
+    names = {name for name in jk.__all__ if callable(getattr(jk, name))} - {"Number", "Count"}
+    assert {name for name in names if not re.search(rf"`jk\.[a-z.]*{name}[`(]", text)} == set()
+    beside = [name for section in functions.SECTIONS for name in section.beside]
+    assert [name for name in beside if f".{name}(" in text] == []
 
 
 def docstrings() -> list[tuple[str, str]]:
