@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from itertools import product
 from numbers import Real
@@ -112,13 +113,14 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     runs: list[Run] = []
     for parts, owners in zip(each, owned, strict=True):
         fields = [name for name in axes if name in owners]
-        width = {} if "width" in owners or "network" in axes else {"width": 1000}
-        for settings in product(*(values[name] for name in fields)):
-            changes: dict[str, dict[str, Any]] = {"network": dict(width)}
-            for name, value in zip(fields, settings, strict=True):
+        width = {} if "width" in owners or "network" in axes else {"width": (0, 1000)}
+        made = _Made(parts)
+        for chosen in product(*(enumerate(values[name]) for name in fields)):
+            changes: _Changes = {"network": dict(width)}
+            for name, numbered in zip(fields, chosen, strict=True):
                 part, field = owners[name]
-                changes.setdefault(part, {})[field] = value
-            first = _run(parts, changes, seeds[0], curve)
+                changes.setdefault(part, {})[field] = numbered
+            first = made.run(changes, seeds[0], curve)
             runs += [first, *map(first.with_seed, seeds[1:])]
     return runs
 
@@ -275,23 +277,50 @@ def _require_one_axis_a_field(owners: Mapping[str, tuple[str, str]]) -> None:
         raise ValueError(f"{name!r} and {other!r} are axes of the same field: give one of them")
 
 
-def _run(
-    parts: dict[str, _Part], changes: dict[str, dict[str, Any]], seed: Any, curve: Curve | None
-) -> Run:
-    changes = {part: dict(some) for part, some in changes.items()}
-    if "optimizer" in parts:
-        rule = parts["optimizer"].make(changes.pop("optimizer", {}))
-        changes.setdefault("protocol", {})["optimizer"] = rule
-    made = {part: t.make(changes.get(part, {})) for part, t in parts.items() if part != "optimizer"}
-    return Run(
-        data=made["data"],
-        network=made["network"],
-        initialization=made["init"],
-        protocol=made["protocol"],
-        measure=tuple(spec for part, spec in made.items() if part.startswith("measure")),
-        curve=curve,
-        seed=seed,
-    )
+# Values of fields by part, each with its place on its axis.
+_Changes = dict[str, dict[str, tuple[int, Any]]]
+
+
+class _Made:
+    """Runs of some parts. A part is made once for each choice of its values: runs share it, and
+    what is computed of it."""
+
+    def __init__(self, parts: Mapping[str, _Part]) -> None:
+        self._parts = parts
+        self._measures = tuple(part for part in parts if part.startswith("measure"))
+        self._kept: dict[Any, Any] = {}
+
+    def run(self, changes: _Changes, seed: Any, curve: Curve | None) -> Run:
+        def made(part: str, **more: Any) -> Any:
+            values = {field: value for field, (_, value) in changes.get(part, {}).items()}
+            return self._parts[part].make(values | more)
+
+        def protocol() -> Any:
+            if "optimizer" not in self._parts:
+                return made("protocol")
+            rule = self._once(changes, ("optimizer",), partial(made, "optimizer"))
+            return made("protocol", optimizer=rule)
+
+        def measure() -> tuple[Any, ...]:
+            return tuple(map(made, self._measures))
+
+        return Run(
+            data=self._once(changes, ("data",), partial(made, "data")),
+            network=self._once(changes, ("network",), partial(made, "network")),
+            initialization=self._once(changes, ("init",), partial(made, "init")),
+            protocol=self._once(changes, ("protocol", "optimizer"), protocol),
+            measure=self._once(changes, self._measures, measure),
+            curve=curve,
+            seed=seed,
+        )
+
+    def _once(self, changes: _Changes, parts: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        """What is made of these parts, whose values are told by their places."""
+        chosen = (tuple((f, i) for f, (i, _) in changes.get(part, {}).items()) for part in parts)
+        key = parts, *chosen
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
 
 def _named(what: str, name: str, known: Mapping[str, Any], or_else: str = "") -> Any:

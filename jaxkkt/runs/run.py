@@ -154,8 +154,13 @@ class Run(Spec):
 
     @classmethod
     def of_fields(cls, *fields: Any) -> "Run":
-        """A run of what `apart_from_seed` gives, with the seed 0."""
-        return cls(**dict(zip(_APART_FROM_SEED, fields, strict=True)))
+        """A run of what another's `apart_from_seed` gave, with the seed 0; nothing is looked at
+        again."""
+        found = object.__new__(cls)
+        for name, value in zip(_APART_FROM_SEED, fields, strict=True):
+            object.__setattr__(found, name, value)
+        object.__setattr__(found, "seed", 0)
+        return found
 
     @property
     def identity(self) -> str:
