@@ -5,6 +5,7 @@
 - sweeps of one shape, in turns with the same training alone: all streams, compilation apart, and
   what drawing, placing, stepping, taking out and measuring take of all streams together;
 - many runs into a store: seconds, the last thousand over the first, memory, opening it again;
+- runs that differ in numbers of their own beside runs that differ in their seeds alone;
 - runs of unlike lengths, which take turns in the lanes: the share of lane-steps that advance a run;
 - an accelerator's plan of 64 lanes, run here: dispatches and transfers a run;
 - a random search: buckets, programs, padding, the time of the plan, and of plans that merge less.
@@ -190,6 +191,32 @@ def _memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def by_numbers(count: int, repeats: int) -> dict[str, Any]:
+    """Runs of so many values of two numbers beside as many of one, in turns, both from their grids
+    on; they take a few steps each, so that what surrounds them is what differs."""
+    d, samples, width, _ = SHAPES[0]
+    each = max(2, round(count**0.5))
+
+    def seconds(**axes: Any) -> float:
+        started = time.perf_counter()
+        runs = jk.grid(d=d, samples=samples, width=width, max_steps=4, **axes)
+        jk.sweep(runs, progress=False)
+        return time.perf_counter() - started
+
+    def grid(turn: int) -> float:
+        deltas = (0.01 + 1e-4 * turn) * np.linspace(1, 2, each)  # specs that no turn has seen
+        return seconds(seed=0, delta=deltas.tolist(), init_scale=np.linspace(0.5, 1, each).tolist())
+
+    grid(-1), seconds(seed=range(each**2))
+    pairs = [(seconds(seed=range(each**2)), grid(turn)) for turn in range(repeats)]
+    return {
+        "runs": each**2,
+        "seeds, ms a run": 1e3 * median(seeds for seeds, _ in pairs) / each**2,
+        "numbers, ms a run": 1e3 * median(numbers for _, numbers in pairs) / each**2,
+        "more, ms a run": 1e3 * median(numbers - seeds for seeds, numbers in pairs) / each**2,
+    }
+
+
 def uneven(count: int) -> dict[str, Any]:
     """Small runs that take from 200 to 500 steps, in an order that tells nothing of it."""
     deltas = np.geomspace(0.01, 0.08, 8)
@@ -328,6 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(timing.markdown(visible), flush=True)
     for name, part in (
         ("store", lambda: [large(options.runs)]),
+        ("numbers", lambda: [by_numbers(min(options.runs, 10_000), options.repeats)]),
         ("uneven", lambda: [uneven(min(options.runs, 800))]),
         ("accelerator", lambda: [accelerator(min(options.runs, 2000))]),
         ("search", lambda: random_search(min(options.runs, 1000))),

@@ -10,6 +10,7 @@ from jaxkkt import representations
 from jaxkkt.losses import LOSSES
 from jaxkkt.numerics.requirements import require_held, require_positive, require_whole
 from jaxkkt.representations import Representation
+from jaxkkt.specs.base import unchecked
 from jaxkkt.specs.fields import Count, Number, described
 from jaxkkt.specs.optimizers import Descent, Flow, Optimizer, PaperSchedule, optimizer
 from jaxkkt.specs.training import ALL_PARAMETERS, Training
@@ -153,7 +154,7 @@ class Protocol(Training, kw_only=False):
     def without_limits(self) -> "Protocol":
         """The same for all that differ in `limits` alone."""
         ball = None if self.ball is None else 1.0
-        return self.replace(target_log_loss=0.0, max_steps=0, ball=ball, expected_steps=None)
+        return unchecked(self, target_log_loss=0.0, max_steps=0, ball=ball, expected_steps=None)
 
     @property
     def _gram(self) -> bool:

@@ -248,6 +248,8 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
         assert row["training alone"] > 0
         assert row["sweep, ms a run"] > 0
     assert record["store"][0]["runs"] == 100
+    assert record["numbers"][0]["runs"] == 100
+    assert record["numbers"][0]["seeds, ms a run"] > 0
     assert 1.5 * record["uneven"][0]["fewest steps"] < record["uneven"][0]["most steps"]
     assert 0 < record["accelerator"][0]["dispatches a run"] < 1
     padding = [row["padding"] for row in record["search"]]

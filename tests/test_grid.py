@@ -177,3 +177,15 @@ class TestGrid:
             data = jk.data.Arrays((x / 3).tolist(), y.tolist())
             np.testing.assert_array_equal(data.x, np.asarray((x / 3).tolist(), data.x.dtype))
             assert data.x.dtype == (np.float64 if x64 else np.float32)
+
+
+def test_runs_share_the_parts_that_they_have_in_common():
+    """All that is looked at once for a spec was looked at for every run of numbers of its own."""
+    axes = {"d": 5, "samples": 4, "width": 3, "seed": 0}
+    runs = jk.grid(**axes, delta=[0.01, 0.02], init_scale=[0.5, 1.0], slack=[1.1, 1.2])
+    for part, count in (("data", 1), ("network", 1), ("protocol", 2), ("initialization", 2)):
+        assert len({id(getattr(run, part)) for run in runs}) == count
+    assert len({id(run.measure) for run in runs}) == 2
+    assert len(set(runs)) == 8
+    one, another = (jk.grid(**axes, delta=delta)[0] for delta in (0.01, 0.02))
+    assert one.measure is another.measure

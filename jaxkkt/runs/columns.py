@@ -106,7 +106,7 @@ def columns_of(
     columns: list[dict[tuple[str, str], Any]] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
     places: dict[Same, int] = {}
-    of_runs = []
+    of_runs, described = [], set[tuple[str, type]]()
     orders = {} if orders is None else orders
     for run in runs:
         place = places.setdefault(run.apart_from_seed, len(columns))
@@ -121,8 +121,10 @@ def columns_of(
                 row["", _COLUMNS[part]] = spec
             for name, value in spec.values().items():
                 row[part, name] = _shown(value)
-            described_values = spec.describe_values()
-            attributes.update({(part, name): a for name, a in described_values.items()})
+            if (part, type(spec)) not in described:
+                described.add((part, type(spec)))
+                told = spec.describe_values()
+                attributes.update({(part, name): a for name, a in told.items()})
         row["", MEASURE] = ", ".join(first)
         columns.append(row)
     attributes["", "seed"] = {"long_name": SEED, "units": "1"}
@@ -166,10 +168,9 @@ def values_of(runs: Sequence[Parted], orders: Orders | None = None) -> dict[str,
 def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
     """Labels of the specs in `columns`, by id: those of different kinds told apart."""
     kinds: dict[str, dict[Any, list[Spec]]] = {}
-    for row in columns:
-        for value in row.values():
-            if isinstance(value, Spec):
-                kinds.setdefault(value.label, {}).setdefault(_kind(value), []).append(value)
+    each = {id(v): v for row in columns for v in row.values() if isinstance(v, Spec)}
+    for value in each.values():
+        kinds.setdefault(value.label, {}).setdefault(_kind(value), []).append(value)
     found = {}
     for label, same in kinds.items():
         for i, specs in enumerate(same.values()):

@@ -22,6 +22,7 @@ from jaxkkt.specs.identity import short_name
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Optimizer, Transformation
+from jaxkkt.specs.same import by_identity
 
 # The kinds that a grid knows by name.
 DATA: dict[str, type[Data]] = {
@@ -302,7 +303,7 @@ class _Made:
             return made("protocol", optimizer=rule)
 
         def measure() -> tuple[Any, ...]:
-            return tuple(map(made, self._measures))
+            return _together(*map(made, self._measures))
 
         return Run(
             data=self._once(changes, ("data",), partial(made, "data")),
@@ -321,6 +322,12 @@ class _Made:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+
+@partial(by_identity, everywhere=True)
+def _together(*some: Any) -> tuple[Any, ...]:
+    """The same tuple of the same measurements, in whatever grid."""
+    return some
 
 
 def _named(what: str, name: str, known: Mapping[str, Any], or_else: str = "") -> Any:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -40,7 +40,9 @@ class Spec:
     given for one of type `float` is that as a float, and -0.0 is 0.0: equal specs have one name.
     """
 
+    # By class: `dataclasses.fields` looks for them anew each time, and specs are looked at often.
     _types: ClassVar[dict[str, FieldType]] = {}
+    _all_fields: ClassVar[tuple[Field[Any], ...]] = ()
 
     def __init_subclass__(cls, kw_only: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -50,6 +52,7 @@ class Spec:
                 "= 1.0`, and check them in __post_init__"
             )
         dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
+        cls._all_fields = fields(cls)  # type: ignore[arg-type]
         cls._types = field_types(cls)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
@@ -73,7 +76,7 @@ class Spec:
         return hash((type(self), self._compared()))
 
     def _compared(self) -> tuple[Any, ...]:
-        compared = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+        compared = (getattr(self, f.name) for f in self._all_fields if f.compare)
         return tuple((value, types_of(value)) for value in compared)
 
     @property
@@ -88,7 +91,7 @@ class Spec:
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]
+        return tuple(f.name for f in cls._all_fields)
 
     @classmethod
     def grid_fields(cls) -> tuple[str, ...]:
@@ -131,7 +134,7 @@ class Spec:
         """The fields that tables show, by name: all that are no specs themselves."""
         return {
             f.name: getattr(self, f.name)
-            for f in fields(self)  # type: ignore[arg-type]
+            for f in self._all_fields
             if f.metadata.get("shown", True) and not isinstance(getattr(self, f.name), Spec)
         }
 
@@ -139,7 +142,7 @@ class Spec:
         """`long_name` and `units` of the fields that have them."""
         return {
             f.name: {key: f.metadata[key] for key in ("long_name", "units")}
-            for f in fields(self)  # type: ignore[arg-type]
+            for f in self._all_fields
             if "long_name" in f.metadata
         }
 
@@ -155,7 +158,7 @@ class Spec:
         package = package_of(self.brought)
         if digests and package_of(type(self)) is None:
             found["kind"] = type(self).__name__  # which may move to another module
-        for f in fields(self):  # type: ignore[arg-type]
+        for f in self._all_fields:
             value = getattr(self, f.name)
             if digests and package is None and callable(value):
                 continue  # told by what it computes, not by its name
@@ -208,6 +211,14 @@ def without(spec: Any, *names: str) -> Any:
     return _unflatten(type(spec), (kept, left), children)
 
 
+def unchecked(spec: S, **values: Any) -> S:
+    """The same spec with other values, which are known to be right."""
+    found = object.__new__(type(spec))
+    for f in spec._all_fields:
+        object.__setattr__(found, f.name, values.get(f.name, getattr(spec, f.name)))
+    return found
+
+
 def kind_of(cls: type) -> str:
     """The name of a spec's class in JSON: "data.Sphere", or "module:Name" from outside."""
     if cls.__module__.split(".")[0] == PACKAGE:
@@ -247,7 +258,7 @@ def jsonable(value: Any, digests: bool = False, sizes: dict[str, Any] | None = N
 
 def _parts(spec: Spec) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
     names, children, static = [], [], []
-    for f in fields(spec):  # type: ignore[arg-type]
+    for f in spec._all_fields:
         value = getattr(spec, f.name)
         if spec._types[f.name].traced or _holds_specs(value):
             names.append(f.name)

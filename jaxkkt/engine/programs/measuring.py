@@ -77,10 +77,11 @@ def measure_batch(
     for job in jobs:
         with raising_for(job.runs, raised):
             begun[job] = _begin(job, trained, side_by_side)
+    shapes = {job: layout.shapes for job, (_, layout) in begun.items()}
     for some in alike:
         with raising_for(some.runs, raised):
             for job in (job for job, _ in some.jobs if job in begun):
-                for j, returned in zip(job.which, begun[job][1].shapes, strict=True):
+                for j, returned in zip(job.which, shapes[job], strict=True):
                     require_axes(some.asked[j], returned)
 
     def wait() -> Measured:
