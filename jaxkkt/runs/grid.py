@@ -1,8 +1,6 @@
 """Every combination of the values of any fields, as runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from inspect import signature
 from itertools import product
 from numbers import Real
@@ -14,6 +12,7 @@ import optax
 
 from jaxkkt.process.garbage import uncollected
 from jaxkkt.protocols import PROTOCOLS, Protocol
+from jaxkkt.runs.parts import Changes, Made, Part
 from jaxkkt.runs.run import Curve, Run, measurements
 from jaxkkt.specs import data, initializations, optimizers
 from jaxkkt.specs.base import Spec, unknown_field
@@ -22,7 +21,6 @@ from jaxkkt.specs.identity import short_name
 from jaxkkt.specs.initializations import Initialization
 from jaxkkt.specs.networks import ReLU2
 from jaxkkt.specs.optimizers import Optimizer, Transformation
-from jaxkkt.specs.same import by_identity
 
 # The kinds that a grid knows by name.
 DATA: dict[str, type[Data]] = {
@@ -45,30 +43,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "paper": optimizers.PaperSchedule,
     "descent": optimizers.Descent,
 }
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part of a run that is not made yet: its class, or a spec to change."""
-
-    made_from: Any
-    fields: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def kind(self) -> Any:
-        return self.made_from if isinstance(self.made_from, type) else type(self.made_from)
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        return self.kind.grid_fields()
-
-    def make(self, changes: Mapping[str, Any]) -> Any:
-        changes = {**dict(self.fields), **changes}
-        if isinstance(self.made_from, type):
-            made: Any = self.made_from
-            made.require_fields(changes)
-            return made(**changes)
-        return self.made_from.replace(**changes) if changes else self.made_from
 
 
 @uncollected()
@@ -115,9 +89,9 @@ def grid(*, measure: Any = None, curve: Curve | None = None, **axes: Any) -> lis
     for parts, owners in zip(each, owned, strict=True):
         fields = [name for name in axes if name in owners]
         width = {} if "width" in owners or "network" in axes else {"width": (0, 1000)}
-        made = _Made(parts)
+        made = Made(parts)
         for chosen in product(*(enumerate(values[name]) for name in fields)):
-            changes: _Changes = {"network": dict(width)}
+            changes: Changes = {"network": dict(width)}
             for name, numbered in zip(fields, chosen, strict=True):
                 part, field = owners[name]
                 changes.setdefault(part, {})[field] = numbered
@@ -185,11 +159,11 @@ def _are_arrays(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(a, np.ndarray | jax.Array) for a in value)
 
 
-def _has_arrays(parts: dict[str, _Part]) -> bool:
+def _has_arrays(parts: dict[str, Part]) -> bool:
     return isinstance(parts["data"].made_from, data.Arrays)
 
 
-def _parts(kinds: dict[str, Any], measure: Any) -> dict[str, _Part]:
+def _parts(kinds: dict[str, Any], measure: Any) -> dict[str, Part]:
     protocol = kinds["protocol"]
     if isinstance(protocol, str):
         protocol = _named("protocol", protocol, PROTOCOLS)
@@ -198,22 +172,22 @@ def _parts(kinds: dict[str, Any], measure: Any) -> dict[str, _Part]:
     elif not isinstance(protocol, Spec | type) and callable(protocol):
         protocol = protocol()
     parts = {
-        "data": _Part(*_data(kinds["data"])),
-        "network": _Part(kinds["network"]),
-        "init": _Part(*_initialization(kinds["initialization"])),
-        "protocol": _Part(protocol),
+        "data": Part(*_data(kinds["data"])),
+        "network": Part(kinds["network"]),
+        "init": Part(*_initialization(kinds["initialization"])),
+        "protocol": Part(protocol),
     }
     rule = kinds["optimizer"]
     if rule is None:
         rule = getattr(protocol, "optimizer", None)
     if rule is not None:
-        parts["optimizer"] = _Part(_optimizer(rule))
+        parts["optimizer"] = Part(_optimizer(rule))
     for i, one in enumerate(measurements(measure) if measure is not None else Run.measure):
-        parts[f"measure{i}" if i else "measure"] = _Part(one)
+        parts[f"measure{i}" if i else "measure"] = Part(one)
     return parts
 
 
-def _names(parts: dict[str, _Part]) -> Iterator[str]:
+def _names(parts: dict[str, Part]) -> Iterator[str]:
     """Every name by which a grid knows a field of these parts."""
     for part, template in parts.items():
         for field in template.known:
@@ -222,7 +196,7 @@ def _names(parts: dict[str, _Part]) -> Iterator[str]:
             yield f"{part}_{field}"
 
 
-def _no_field(name: str, each: Iterable[dict[str, _Part]]) -> str:
+def _no_field(name: str, each: Iterable[dict[str, Part]]) -> str:
     """Why a name that looks like a field of these parts, or of other kinds, is none of theirs."""
     for parts in each:
         for part, template in parts.items():
@@ -257,7 +231,7 @@ def _no_field(name: str, each: Iterable[dict[str, _Part]]) -> str:
     return f"{name!r} is a field of {' or '.join(owners)}, and no run here has that: give it, too"
 
 
-def _owner(name: str, parts: dict[str, _Part]) -> tuple[str, str] | None:
+def _owner(name: str, parts: dict[str, Part]) -> tuple[str, str] | None:
     """The part and the field that an axis stands for; None where these parts have none."""
     found = [
         (part, field)
@@ -276,58 +250,6 @@ def _require_one_axis_a_field(owners: Mapping[str, tuple[str, str]]) -> None:
     twice = [(name, axes[owner]) for name, owner in owners.items() if axes[owner] != name]
     for name, other in twice:
         raise ValueError(f"{name!r} and {other!r} are axes of the same field: give one of them")
-
-
-# Values of fields by part, each with its place on its axis.
-_Changes = dict[str, dict[str, tuple[int, Any]]]
-
-
-class _Made:
-    """Runs of some parts. A part is made once for each choice of its values: runs share it, and
-    what is computed of it."""
-
-    def __init__(self, parts: Mapping[str, _Part]) -> None:
-        self._parts = parts
-        self._measures = tuple(part for part in parts if part.startswith("measure"))
-        self._kept: dict[Any, Any] = {}
-
-    def run(self, changes: _Changes, seed: Any, curve: Curve | None) -> Run:
-        def made(part: str, **more: Any) -> Any:
-            values = {field: value for field, (_, value) in changes.get(part, {}).items()}
-            return self._parts[part].make(values | more)
-
-        def protocol() -> Any:
-            if "optimizer" not in self._parts:
-                return made("protocol")
-            rule = self._once(changes, ("optimizer",), partial(made, "optimizer"))
-            return made("protocol", optimizer=rule)
-
-        def measure() -> tuple[Any, ...]:
-            return _together(*map(made, self._measures))
-
-        return Run(
-            data=self._once(changes, ("data",), partial(made, "data")),
-            network=self._once(changes, ("network",), partial(made, "network")),
-            initialization=self._once(changes, ("init",), partial(made, "init")),
-            protocol=self._once(changes, ("protocol", "optimizer"), protocol),
-            measure=self._once(changes, self._measures, measure),
-            curve=curve,
-            seed=seed,
-        )
-
-    def _once(self, changes: _Changes, parts: tuple[str, ...], make: Callable[[], Any]) -> Any:
-        """What is made of these parts, whose values are told by their places."""
-        chosen = (tuple((f, i) for f, (i, _) in changes.get(part, {}).items()) for part in parts)
-        key = parts, *chosen
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
-
-
-@partial(by_identity, everywhere=True)
-def _together(*some: Any) -> tuple[Any, ...]:
-    """The same tuple of the same measurements, in whatever grid."""
-    return some
 
 
 def _named(what: str, name: str, known: Mapping[str, Any], or_else: str = "") -> Any:
