@@ -204,15 +204,9 @@ class Spec:
         return cls(**values)
 
 
-def without(spec: Any, *names: str) -> Any:
-    """The same spec with None for static fields, unchecked: for programs that do not need them."""
-    children, (kept, static) = _flatten(spec)
-    left = tuple((k, None if k in names else v, kind) for k, v, kind in static)
-    return _unflatten(type(spec), (kept, left), children)
-
-
 def unchecked(spec: S, **values: Any) -> S:
-    """The same spec with other values, which are known to be right."""
+    """The same spec with other values, which nothing looks at: they are known to be right, or none
+    for programs that do not need them."""
     found = object.__new__(type(spec))
     for f in spec._all_fields:
         object.__setattr__(found, f.name, values.get(f.name, getattr(spec, f.name)))

@@ -16,7 +16,7 @@ NOTED = ("log_loss", "steps", "min_margin", "squared_norm")
 
 # What a table calls where rows were computed, its dimension of runs that are no grid, and when.
 TABLE = ("environment", "run", "date")
-ENGINE_S = "the engine's own name"
+ENGINES_OWN = "the engine's own name"
 
 Shape = tuple[int, ...]
 
@@ -110,7 +110,7 @@ def require_free_names(runs: Sequence[Run], names: Names) -> None:
     for name in sorted(columns):
         own = name in (*ENDING, "environment", *moments) or name.startswith(CURVE)
         if own or name in returned:
-            whose = ENGINE_S if own else "returned by a measurement"
+            whose = ENGINES_OWN if own else "returned by a measurement"
             raise ValueError(
                 f"a run has a field {name!r}, but in the table of results this is {whose}: call "
                 "the field something else"
@@ -127,4 +127,4 @@ def taken_by(specs: Same) -> dict[str, str]:
     """Names that a run's measurements may not return, and whose they are."""
     run = Run.of_fields(*specs)
     own = TABLE if run.curve is None else (*TABLE, run.curve.dimension)
-    return dict.fromkeys(run.fields(), "a field of the run") | dict.fromkeys(own, ENGINE_S)
+    return dict.fromkeys(run.fields(), "a field of the run") | dict.fromkeys(own, ENGINES_OWN)

@@ -19,7 +19,7 @@ from jaxkkt.engine.programs.draws import asked_for
 from jaxkkt.engine.programs.names import (
     CURVE,
     ENDING,
-    ENGINE_S,
+    ENGINES_OWN,
     NOTED,
     Names,
     Shape,
@@ -101,7 +101,7 @@ def names_of(run: Run, measurements: Sequence[Measurement], shape: Sizes) -> dic
         require_own_names(one, returned, run)
         for name in returned:
             if name in ENDING or name.startswith(CURVE):
-                refuse(one, name, ENGINE_S)
+                refuse(one, name, ENGINES_OWN)
             if name in owners:
                 raise ValueError(
                     f"the measurements {owners[name].label!r} and {one.label!r} both return "
@@ -128,12 +128,12 @@ def outcomes_of(run: Run) -> dict[str, Shape]:
             told, network_like(run.width, run.d), points_like(run.samples, run.d)
         )
     engines = ENDING if run.curve is None else (*ENDING, *NOTED)
-    taken = taken_by(run.apart_from_seed) | dict.fromkeys(engines, ENGINE_S)
+    taken = taken_by(run.apart_from_seed) | dict.fromkeys(engines, ENGINES_OWN)
     for name in found:
         if name in taken or name.startswith(CURVE):
             raise ValueError(
                 f"`outcomes` of {type(kind).__name__} returns {name!r}, which is "
-                f"{taken.get(name, ENGINE_S)}: call it something else"
+                f"{taken.get(name, ENGINES_OWN)}: call it something else"
             )
     return {name: value.shape for name, value in found.items()}
 

@@ -16,7 +16,7 @@ from jaxkkt.numerics.compiling import quick_jit
 from jaxkkt.numerics.keys import key_of
 from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.numerics.tracing import require_traceable
-from jaxkkt.specs.base import S, without
+from jaxkkt.specs.base import S, unchecked
 from jaxkkt.specs.data.base import HELD_OUT, Sized, checked
 from jaxkkt.specs.fields import Number, described
 from jaxkkt.specs.identity import given, package_of, short_name
@@ -85,7 +85,7 @@ class Distribution(Sized):
         return Dataset(x, y)
 
     def sizeless(self: S) -> S:
-        return without(self, "d", "samples", "alpha")
+        return unchecked(self, d=None, samples=None, alpha=None)
 
     @property
     def told_by_values(self) -> bool:
