@@ -207,7 +207,8 @@ def by_numbers(count: int, repeats: int) -> dict[str, Any]:
         deltas = (0.01 + 1e-4 * turn) * np.linspace(1, 2, each)  # specs that no turn has seen
         return seconds(seed=0, delta=deltas.tolist(), init_scale=np.linspace(0.5, 1, each).tolist())
 
-    grid(-1), seconds(seed=range(each**2))
+    grid(-1)
+    seconds(seed=range(each**2))
     pairs = [(seconds(seed=range(each**2)), grid(turn)) for turn in range(repeats)]
     return {
         "runs": each**2,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jaxkkt as jk
+from jaxkkt import studies  # noqa: F401  as the page says
 
 PAGE = Path(__file__).parents[1] / "docs" / "functions.md"
 
@@ -66,6 +67,7 @@ SECTIONS = (
             "Spec",
         ),
     ),
+    Section("Protocols of the lazy regime", ("jk.protocols",), ("lazy_flow", "lazy_sgd")),
     Section("Data of a run", ("jk.data",), beside=("HELD_OUT", "checked")),
     Section("Initial weights of a run", ("jk.initializations",)),
     Section(
@@ -115,7 +117,18 @@ SECTIONS = (
         ("jk.adversarial",),
         ("AdversarialProtocol", "adversarial_training", "AdversariallyTrained"),
     ),
+    Section(
+        "Training, a step at a time",
+        ("jk.training", "jk.representations"),
+        beside=("NEXT_STEP", "SUCCEEDED", "Status"),
+    ),
     Section("Figures", ("jk.plotting",)),
+    Section("Studies of your own, after `from jaxkkt import studies`", ("jk.studies",)),
+    Section(
+        "The process, and what sweeps give or raise",
+        ("jk.engine",),
+        ("forget", "require_platform", "NoDevice", "Plan", "Stopped", "Summary"),
+    ),
 )
 
 
@@ -163,7 +176,7 @@ def found(module: str, name: str) -> Any:
 def signature(module: str, name: str) -> str:
     """A name as its user writes it, with its arguments."""
     one, full = found(module, name), f"{module}.{name}"
-    if not callable(one) or (inspect.isclass(one) and issubclass(one, Enum)):
+    if inspect.isclass(one) and issubclass(one, Enum | BaseException):
         return full
     arguments = inspect.signature(one).parameters.values()
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -79,6 +80,10 @@ def test_every_public_name_is_on_the_page_of_functions():
     text = functions.page()
     names = {name for name in jk.__all__ if callable(getattr(jk, name))} - {"Number", "Count"}
     assert {name for name in names if not re.search(rf"`jk\.[a-z.]*{name}[`(]", text)} == set()
+    modules = {name for name in jk.__all__ if inspect.ismodule(getattr(jk, name))}
+    named = {module for section in functions.SECTIONS for module in section.modules}
+    of_page = {module.split(".")[1] for module in named - {"jk"}}
+    assert modules - of_page == {"runs", "specs"}  # whose names are those of jk and jk.data
     beside = [name for section in functions.SECTIONS for name in section.beside]
     assert [name for name in beside if f".{name}(" in text] == []
 
