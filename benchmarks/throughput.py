@@ -302,22 +302,29 @@ def accelerator(count: int, lanes_: int = 64) -> dict[str, Any]:
     }
 
 
-def random_search(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Plans for runs of as many shapes: d, sample exponent and width at random.
-
-    The first is what a sweep does; the others merge less, as if to compile cost a tenth and less.
-    """
+def random_shapes(count: int, seed: int = 0) -> list[tuple[int, int, int]]:
+    """So many different ones: d, sample exponent and width at random."""
     rng = np.random.default_rng(seed)
-    found: dict[tuple[int, int, int], jk.Run] = {}
+    found = dict[tuple[int, int, int], None]()
     while len(found) < count:
         d, width = int(rng.integers(10, 100)), int(rng.integers(50, 500))
         samples = max(2, round(d ** rng.uniform(0.3, 1.2)))
-        (run,) = jk.grid(d=d, samples=samples, width=width, seed=0)
-        found.setdefault((d, samples, width), run)
-    rows, runs = [], list(found.values())
-    names = "OPERATIONS_OF_NO_MATTER", "OPERATIONS_PER_COMPILATION"
-    for share in (1, 0.1, 0.03):
-        with replaced(*((planning, name, share * getattr(planning, name)) for name in names)):
+        found[d, samples, width] = None
+    return list(found)
+
+
+def random_search(count: int) -> list[dict[str, Any]]:
+    """Plans for a run of each of as many shapes.
+
+    The first is what a sweep does; the others merge more, as if to compile cost four times as much,
+    and less.
+    """
+    rows, runs = [], list[jk.Run]()
+    for d, samples, width in random_shapes(count):
+        runs += jk.grid(d=d, samples=samples, width=width, seed=0)
+    name = "OPERATIONS_PER_COMPILATION"
+    for share in (1, 4, 0.1, 0.01):
+        with replaced((planning, name, share * getattr(planning, name))):
             started = time.perf_counter()
             planned = jk.plan_sweep(runs).buckets
             seconds = time.perf_counter() - started

@@ -253,7 +253,8 @@ def test_throughput_has_all_its_parts(tmp_path, capsys):
     assert 1.5 * record["uneven"][0]["fewest steps"] < record["uneven"][0]["most steps"]
     assert 0 < record["accelerator"][0]["dispatches a run"] < 1
     padding = [row["padding"] for row in record["search"]]
-    assert 0.9 > padding[0] > padding[-1]
+    assert padding[1] >= padding[0] > padding[-1]
+    assert record["search"][1]["programs"] <= record["search"][0]["programs"]
     assert "lanes" in capsys.readouterr().out
 
 
@@ -272,10 +273,11 @@ def test_starts_are_timed_beside_those_of_another_checkout(tmp_path, monkeypatch
     monkeypatch.setattr(start, "SHAPES", ((3, 4, 5, 100),))
     monkeypatch.setattr(start, "SEVERAL", ((3, 4), 4, (5, 6)))
     here = str(Path(start.__file__).parents[1])
-    options = ["--repeats", "1", "--runs", "2", "--beside", here, "--out", str(tmp_path)]
-    assert start.main(options) == 0
+    options = ["--repeats", "1", "--runs", "2", "--search", "2", "--out", str(tmp_path)]
+    assert start.main([*options, "--beside", here]) == 0
     rows = json.loads((tmp_path / "start.json").read_text())["shapes"]
-    assert [row["d, m, k"] for row in rows] == ["3, 4, 5", "3/4, 4, 5/6"]
+    assert [row["d, m, k"] for row in rows] == ["3, 4, 5", "3/4, 4, 5/6", "2 at random"]
+    assert [row["runs of each"] for row in rows] == [2, 2, 1]
     for row, name in itertools.product(rows, ("", "beside: ")):
         told = [row[f"{name}{what}"] for what in ("same process", "kept", "nothing kept")]
         assert 0 < told[0] < told[1] < told[2]

@@ -1,7 +1,6 @@
 """Which shapes share a compiled program: padding against compilation."""
 
 from collections.abc import Callable, Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +19,12 @@ def merge(
     counts: Mapping[tuple[int, int, int], int],
     work_of: Callable[..., Any],
     compilation: float,
-    no_matter: float = 0.0,
-    allowed: float = inf,
-) -> tuple[list[Shape], float]:
-    """The shapes in as few groups as pay, and the padding that is still allowed after that.
+) -> list[Shape]:
+    """The shapes in as few groups as pay.
 
     Starting from one group a shape, the pair whose union adds the least padding is merged while
-    that costs no more than a `compilation` and than is `allowed`, or is of `no_matter`. `counts`
-    are the runs of every shape, `work_of` what a run of sizes m, d, k costs, in any unit.
+    that costs no more than a `compilation`. `counts` are the runs of every shape, `work_of` what a
+    run of sizes m, d, k costs, in any unit.
     """
     parts = [[shape] for shape in sorted(counts)]
     sizes = np.array(sorted(counts))
@@ -53,11 +50,8 @@ def merge(
     for _ in everyone[1:]:
         i = int(least.argmin())
         i, j = sorted((i, int(best[i])))
-        padding = least[i]
-        if padding > no_matter:
-            if padding > min(allowed, compilation):
-                break
-            allowed -= padding
+        if least[i] > compilation:
+            break
         parts[i] += parts[j]
         sizes[i] = np.maximum(sizes[i], sizes[j])
         number[i], number[j] = number[i] + number[j], 0
@@ -67,4 +61,4 @@ def merge(
         cost = added(i)
         nearer = (number > 0) & ((cost < least) | ((cost == least) & (i < best)))
         best[nearer], least[nearer] = i, cost[nearer]
-    return [Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]], allowed
+    return [Shape(tuple(parts[i]), *map(int, sizes[i])) for i in everyone if number[i]]

@@ -6,7 +6,7 @@ resumed sweep compiles the same shapes and so gives the same bits.
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -32,11 +32,12 @@ from jaxkkt.specs.training import Training
 
 log = logging.getLogger("jaxkkt")
 
-LARGEST_PADDING_SHARE = 0.25
-# Compiling what trains in a bucket takes about as long as this many operations.
+# Compiling what trains in a bucket takes about as long as this many operations of a core, and of an
+# accelerator more than so many times as many.
 OPERATIONS_PER_COMPILATION = 1e11
-# Padding of less than this is not worth a thought beside a compilation, whatever its share.
-OPERATIONS_OF_NO_MATTER = 1e10
+TIMES_AS_MANY = 10
+# Unlike sizes share a program where its networks take no more bytes, or than the largest of them.
+SHARED_BYTES = 2**21
 # Drawing and measuring a network takes a thread about so long for each number of its weights, its
 # points and its preactivations, where it is large, and compiling that so long.
 SECONDS_PER_ELEMENT = 2e-8
@@ -46,7 +47,7 @@ SECONDS_PER_PROGRAM = 2.0
 SECONDS_PER_CUBE = 1.5e-8
 # Round sizes, whose programs another sweep may find compiled, are worth so much padding.
 SECONDS_OF_ROUNDING = 0.2
-# A shape whose turn does not fit into memory counts for so many times its seconds.
+# A shape that does not fit into memory counts for so many times what it costs.
 NEVER = 1e9
 
 
@@ -55,8 +56,8 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
 
     Only runs whose protocols differ in numbers alone share a bucket, and of these only those of one
     representation and batch, and those that share trajectories or none of them. Their shapes share
-    one where `merging.merge` says that padding is cheaper than compiling, while it stays below
-    `LARGEST_PADDING_SHARE` of all work. So do the shapes at which buckets draw and measure.
+    one where `merging.merge` says that padding is cheaper than compiling, however much it is beside
+    the work of small sweeps. So do the shapes at which buckets draw and measure.
     """
     alike: dict[tuple[bool, Same], list[Trajectory]] = {}
     for one in trajectories(runs):
@@ -67,19 +68,14 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         by_shape = groups.setdefault(_kind(same[0]), {})
         by_shape.setdefault((first.samples, first.d, first.width), []).extend(same)
     found = []
-    allowed = LARGEST_PADDING_SHARE * sum(
-        len(same) * kind.work(*shape)
-        for kind, shapes in groups.items()
-        for shape, same in shapes.items()
-    )
+    on_cpu = devices[0].platform == "cpu"
+    compilation = OPERATIONS_PER_COMPILATION * (1 if on_cpu else TIMES_AS_MANY)
     for kind, by_shape in sorted(groups.items(), key=lambda item: _order(item[1])):
         protocol = next(iter(by_shape.values()))[0][0].protocol
         merged = [Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
-            most, free = OPERATIONS_PER_COMPILATION, OPERATIONS_OF_NO_MATTER
-            steps = protocol.guessed_steps
-            merged, allowed = merge(counts, kind.work, most / steps, free / steps, allowed)
+            merged = merge(counts, _cost(kind, protocol.guessed_steps, counts), compilation)
             merged = [part for union in merged for part in _inert(union, by_shape)]
         for union in merged:
             some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
@@ -111,6 +107,28 @@ class _Kind(NamedTuple):
     def work(self, m: Any, d: Any, k: Any) -> Any:
         """Operations of a step, of a size or of arrays of sizes."""
         return work(self.representation, self.seen(m), d, k)
+
+
+def _cost(kind: _Kind, steps: float, shapes: Iterable[tuple[int, int, int]]) -> Callable[..., Any]:
+    """Operations of a run of a size, or of arrays of sizes: so many steps, and what is in their
+    time to draw and measure it; as good as forever where it takes too much memory."""
+    most = max(SHARED_BYTES, *(_bytes(*shape) for shape in shapes))
+    drawn = SECONDS_PER_ELEMENT * lane_counts.OPERATIONS_PER_SECOND
+
+    def cost(m: Any, d: Any, k: Any) -> Any:
+        fits = _bytes(m, d, k) <= most
+        return (steps * kind.work(m, d, k) + drawn * _numbers(m, d, k)) * np.where(fits, 1, NEVER)
+
+    return cost
+
+
+def _numbers(m: Any, d: Any, k: Any) -> Any:
+    """How many numbers its points, weights and preactivations are."""
+    return m * d + k * d + m * k
+
+
+def _bytes(m: Any, d: Any, k: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(float).itemsize * _numbers(m, d, k)
 
 
 def _kind(one: Trajectory) -> _Kind:
@@ -215,7 +233,7 @@ def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
             counts[b.sizes] += b.times_measured * len(b.runs)
         turn, most = max(b.slots for b in same), max(b.bytes for b in same)
         seconds = partial(_seconds, turn, max(most, lane_counts.TURN_BYTES), seen)
-        for union in merge(counts, seconds, SECONDS_PER_PROGRAM)[0]:
+        for union in merge(counts, seconds, SECONDS_PER_PROGRAM):
             at = tight = union.m, union.d, union.k
             number = sum(counts[part] for part in union.parts)
             round_m = round_up(union.m)
@@ -235,10 +253,11 @@ def _seconds(slots: int, most: int, seen: int | None, m: Any, d: Any, k: Any) ->
     """What a thread takes to draw and measure a network of a size, or each of arrays of them, by
     measurements that see up to so many samples; as good as forever where a turn of so many slots
     takes more than `most` bytes."""
-    numbers = m * d + k * d + m * k
-    fits = slots * jax.dtypes.canonicalize_dtype(float).itemsize * numbers <= most
+    fits = slots * _bytes(m, d, k) <= most
     cubes = 0.0 if seen is None else np.minimum(m, seen) ** 3
-    return (SECONDS_PER_ELEMENT * numbers + SECONDS_PER_CUBE * cubes) * np.where(fits, 1, NEVER)
+    return (SECONDS_PER_ELEMENT * _numbers(m, d, k) + SECONDS_PER_CUBE * cubes) * np.where(
+        fits, 1, NEVER
+    )
 
 
 def _of_one_size_only(bucket: Bucket) -> bool:
