@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import sweep
+from cases import planned_for, sweep
 
 import jaxkkt as jk
 from jaxkkt.engine.machine.batches import over
@@ -19,7 +19,7 @@ from jaxkkt.engine.machine.packing import Layout, numbers
 from jaxkkt.engine.planning import plan as planning
 from jaxkkt.engine.programs import draws, measuring
 from jaxkkt.engine.programs.draws import SIZES, Sizes, draw_batch, drawing_of
-from jaxkkt.engine.programs.telling import Telling
+from jaxkkt.engine.programs.telling import Telling, Told
 from jaxkkt.engine.programs.training import compile_bucket
 from jaxkkt.engine.running import slots
 from jaxkkt.engine.running.lanes import run_bucket
@@ -45,7 +45,7 @@ class TestPacking:
 
     def test_there_and_back_on_both_sides(self):
         layout = Layout.of(self.TREE)
-        words = layout.pack_on_host(self.TREE)
+        (words,) = layout.pack_on_host([self.TREE])
         for found in (layout.unpack_on_host(words), jax.jit(layout.unpack)(words)):
             for name, value in self.TREE.items():
                 assert np.asarray(found[name]).dtype == value.dtype
@@ -56,14 +56,41 @@ class TestPacking:
         tree = (np.float64(1 / 3), np.arange(3, dtype=np.int32))
         layout = Layout.of(tree)
         assert layout.words == 5
-        stacked = np.stack([layout.pack_on_host(tree)] * 4)
+        stacked = layout.pack_on_host([tree] * 4)
         third, some = layout.unpack_on_host(stacked)
         assert third.tolist() == [1 / 3] * 4
         assert some.shape == (4, 3)
 
     def test_nothing_takes_no_words(self):
         layout = Layout.of(numbers(jk.ReLU2(width=3).replace()))
-        assert layout.pack_on_host(numbers(jk.ReLU2(width=3))).shape == (layout.words,)
+        assert layout.pack_on_host([jk.ReLU2(width=3)] * 2).shape == (2, layout.words)
+
+
+def test_runs_that_go_on_together_are_told_as_each_alone():
+    """However each was drawn, whatever numbers it has, and wherever on its way it stands."""
+
+    class Scaled(jk.data.Distribution):
+        x_scale: jk.Number = 2.0
+
+        def draw(self, key, samples, dim):
+            x = self.x_scale * jax.random.normal(key, (samples, dim))
+            return x, jnp.sign(x[:, 0])
+
+    axes = {"d": 6, "samples": 5, "width": 10, "curve": jk.Curve([-1, -2])}
+    axes |= {"init_scale": [0.5, 1.5], "delta": [0.01, 0.02], "seed": [0, 2**32 - 1]}
+    runs = jk.grid(data=["sphere", Scaled], **axes)
+    (bucket,) = planned_for(runs)
+    telling = Telling.of(bucket)
+    assert {one.words for one in telling.drawings.values()} == {1, 2}
+    told = [Told(run, slot, 3 * slot, slot % 3) for slot, run in enumerate(runs)]
+    rows = telling.rows_of(told, bucket)
+    for row, one in zip(rows, told, strict=False):
+        np.testing.assert_array_equal(row, telling.rows_of([one], bucket)[0])
+        sizes, how = telling.unpack(jnp.asarray(row))
+        assert (sizes.slot, sizes.number, sizes.width) == (one.slot, one.number, 10)
+        assert np.uint32(sizes.seed) == one.run.seed
+        assert how.protocol.optimizer.delta == np.float32(one.run.protocol.optimizer.delta)
+        assert how.pause.log_loss == (-1, -2, -np.inf)[one.moment]
 
 
 @pytest.mark.parametrize("at_once", [3, 2, 0])
@@ -102,9 +129,7 @@ class TestDraws:
             drawing = drawing_of(run, shape)
             assert None not in drawing.specs
             sizes = Sizes(*np.int32([1, 0]), np.uint32(seed), *np.int32([7, 9, 21]))
-            row = np.concatenate(
-                [SIZES.pack_on_host(sizes), drawing.packed(run.initialization, run.data)]
-            )
+            row = np.concatenate([*SIZES.pack_on_host([sizes]), *drawing.packed([run])])
             rows = np.stack([np.full_like(row, 99), row])
             for side_by_side in (True, False):
                 found = draw_batch(drawing, jnp.asarray(rows), [run], 8, side_by_side)

@@ -1,6 +1,6 @@
 """Numbers packed into one array: many small ones cross between host and device in one transfer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -68,15 +68,15 @@ class Layout(NamedTuple):
         leaves = [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves]
         return jax.tree.unflatten(self.tree, leaves)
 
-    def pack_on_host(self, tree: Any) -> np.ndarray:
-        """The tree as words, by NumPy."""
-        if not self.leaves:
-            return np.zeros(0, np.int32)
+    def pack_on_host(self, trees: Sequence[Any]) -> np.ndarray:
+        """Each tree as a row of words, by NumPy; a leaf of them all at a time, for there may be
+        many."""
+        leaves = zip(*map(jax.tree.leaves, trees), strict=True)
         parts = [
-            np.asarray(leaf, _kept_as(dtype)).reshape(-1).view(np.int32)
-            for leaf, (_, dtype) in zip(jax.tree.leaves(tree), self.leaves, strict=True)
+            np.array(some, _kept_as(dtype)).reshape(len(trees), -1).view(np.int32)
+            for some, (_, dtype) in zip(leaves, self.leaves, strict=True)
         ]
-        return np.concatenate(parts)
+        return np.concatenate([np.zeros((len(trees), 0), np.int32), *parts], axis=1)
 
     def unpack(self, words: Int[Array, " n"]) -> Any:
         """Traced: the tree in these words."""

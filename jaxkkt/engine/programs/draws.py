@@ -139,15 +139,17 @@ class Drawing(NamedTuple):
     def words(self) -> int:
         return sum(layout.words for layout in self.specs if layout is not None)
 
-    def packed(self, init: Initialization, data: Data) -> np.ndarray:
-        """The numbers of a run's initialization and data, as words."""
-        specs = init, data.sizeless()
-        parts = [
-            layout.pack_on_host(numbers(spec))
-            for layout, spec in zip(self.specs, specs, strict=True)
-            if layout is not None
-        ]
-        return np.concatenate([np.zeros(0, np.int32), *parts])
+    def packed(self, runs: Sequence[Run]) -> np.ndarray:
+        """The numbers of each run's initialization and data, as a row of words."""
+        rows = np.zeros((len(runs), 0), np.int32)
+        for_init, for_data = self.specs
+        if for_init is not None:
+            some = for_init.pack_on_host([run.initialization for run in runs])
+            rows = np.concatenate([rows, some], axis=1)
+        if for_data is not None:
+            some = for_data.pack_on_host([run.data.sizeless() for run in runs])
+            rows = np.concatenate([rows, some], axis=1)
+        return rows
 
 
 def drawn_on_device(init: Initialization, data: Data, own_size: bool) -> tuple[bool, bool]:

@@ -150,7 +150,7 @@ class _Packed(NamedTuple):
 def _packed(spec: Any) -> _Packed:
     found = numbers(spec)
     layout = Layout.of(found)
-    return _Packed(layout, layout.pack_on_host(found))
+    return _Packed(layout, layout.pack_on_host([found])[0])
 
 
 @by_identity

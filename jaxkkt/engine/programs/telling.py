@@ -59,7 +59,7 @@ class Telling(NamedTuple):
         found = {key: drawing_of(run, shape) for key, run in one_of.items()}
         room = max(one.words for one in found.values())
         run, resumes = bucket.runs[0], bucket.resumes
-        how = Layout.of(_how(run.protocol, run.curve, 0, resumes))
+        how = Layout.of(numbers(_how(run.protocol, run.curve, 0, resumes)))
         return cls(how, room, shape, found, resumes)
 
     @property
@@ -78,12 +78,29 @@ class Telling(NamedTuple):
             return rows
         mine = rows[: len(told)]
         mine[:, :_SEEDS] = [(one.slot, one.number, _signed(one.run.seed)) for one in told]
-        alike: dict[tuple[Same, int], list[int]] = {}
-        for i, (run, _, _, moment) in enumerate(told):
-            alike.setdefault((run.apart_from_seed, moment), []).append(i)
-        for (specs, moment), some in alike.items():
-            mine[some, _SEEDS:] = _words(self, moment, specs)
+        alike: dict[tuple[Same, int], int] = {}
+        places = [alike.setdefault((run.apart_from_seed, at), len(alike)) for run, _, _, at in told]
+        of_each = np.unique(places, return_index=True)[1]
+        mine[:, _SEEDS:] = self._rest_of([told[i] for i in of_each])[places]
         return rows
+
+    def _rest_of(self, told: Sequence[Told]) -> np.ndarray:
+        """What follows the seed in each row."""
+        runs, resumes = [one.run for one in told], self.resumes
+        rows = np.zeros((len(told), self.words), np.int32)
+        rows[:, _SEEDS:_SIZES] = [(run.samples, run.d, run.width) for run in runs]
+        drawings = [self.drawing(run) for run in runs]
+        for drawing in self.drawings.values():
+            some = [i for i, one in enumerate(drawings) if one is drawing]
+            if some:
+                drawn = drawing.packed([runs[i] for i in some])
+                rows[some, _SIZES : _SIZES + drawing.words] = drawn
+        how = self.how.pack_on_host(
+            [_how(run.protocol, run.curve, moment, resumes) for run, _, _, moment in told]
+        )
+        first = _SIZES + self.room
+        rows[:, first : first + how.shape[1]] = how
+        return rows[:, _SEEDS:]
 
     def unpack(self, words: Int[Array, " w"]) -> tuple[Sizes, How]:
         """Traced: its sizes, and how it trains."""
@@ -120,30 +137,16 @@ def _drawing(telling: Telling, specs: Same) -> Drawing:
     return telling.drawings[_drawn_alike(Run.of_fields(*specs), telling.shape)]
 
 
-@by_identity
-def _words(telling: Telling, moment: int, specs: Same) -> np.ndarray:
-    """What follows the seed in a run's row."""
-    run = Run.of_fields(*specs)
-    drawn = telling.drawing(run).packed(run.initialization, run.data)
-    how = _how(run.protocol, run.curve, moment, telling.resumes)
-    found = np.zeros(telling.words, np.int32)
-    found[_SEEDS:_SIZES] = run.samples, run.d, run.width
-    found[_SIZES : _SIZES + len(drawn)] = drawn
-    first = _SIZES + telling.room
-    found[first : first + telling.how.words] = telling.how.pack_on_host(how)
-    return found[_SEEDS:]
-
-
 def _how(protocol: Any, curve: Curve | None, moment: int, resumes: bool) -> How:
-    """How a run trains, and its pause at this moment of its curve, as arrays of the lane's types.
+    """How a run trains, and its pause at this moment of its curve.
 
     Past the last moment, and without a curve, it never pauses.
     """
     if not resumes:
-        return How(numbers(protocol), None)
+        return How(protocol, None)
     pause: Any = Pause(-np.inf, np.iinfo(np.int32).max)  # type: ignore[arg-type]
     if curve is not None and moment < len(curve.moments):
         after = curve.moments[moment]
         by_loss = curve.dimension == "level"
         pause = pause._replace(**({"log_loss": after} if by_loss else {"steps": int(after)}))
-    return How(numbers(protocol), numbers(pause))
+    return How(protocol, pause)
