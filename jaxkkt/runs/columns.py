@@ -1,14 +1,15 @@
 """Runs as rows of a table: what its columns are called, and what is in them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from optax import GradientTransformation
 
 from jaxkkt.measurements import Measurement
 from jaxkkt.specs.base import Spec, kind_of
 from jaxkkt.specs.identity import unwrapped
-from jaxkkt.specs.same import Same
+from jaxkkt.specs.same import Same, by_identity
 
 SEED = "seed of data and initial weights"
 
@@ -103,44 +104,50 @@ def columns_of(
     keep theirs. Kinds of one label are numbered in the order of the runs: `stripes 1`, `stripes 2`.
     Measurements are columns `in_order`.
     """
-    columns: list[dict[tuple[str, str], Any]] = []
+    rows: list[_Shown] = []
     attributes: dict[tuple[str, str], dict[str, str]] = {}
     places: dict[Same, int] = {}
     of_runs, described = [], set[tuple[str, type]]()
     orders = {} if orders is None else orders
     for run in runs:
-        place = places.setdefault(run.apart_from_seed, len(columns))
+        place = places.setdefault(run.apart_from_seed, len(rows))
         of_runs.append(place)
-        if place < len(columns):
+        if place < len(rows):
             continue
-        row: dict[tuple[str, str], Any] = {}
+        row = _Shown({}, {})
         first, parts = _placed([one.label for one in run.measure], orders)
         for own, spec in run.parts():
             part = parts.get(own, own)
             if part in _COLUMNS:
-                row["", _COLUMNS[part]] = spec
-            for name, value in spec.values().items():
-                row[part, name] = _shown(value)
+                row.kinds[part] = spec
+            row.values[part] = _values_of(spec)
             if (part, type(spec)) not in described:
                 described.add((part, type(spec)))
                 told = spec.describe_values()
                 attributes.update({(part, name): a for name, a in told.items()})
-        row["", MEASURE] = ", ".join(first)
-        columns.append(row)
+        row.values[""] = {MEASURE: ", ".join(first)}
+        rows.append(row)
     attributes["", "seed"] = {"long_name": SEED, "units": "1"}
     owners: dict[str, set[str]] = {"seed": {""}}
-    for row in columns:
-        for part, name in row:
+    known_names = {(part, tuple(some)) for row in rows for part, some in row.values.items()}
+    for part, names in known_names | {("", (_COLUMNS[p],)) for row in rows for p in row.kinds}:
+        for name in names:
             owners.setdefault(name, set()).add(part)
-    labels = _labels(columns)
+    labels = _labels(rows)
 
+    @cache
     def title(part: str, name: str) -> str:
         shared = (len(owners[name]) > 1 and (part, name) not in _SIZES) or part in _PREFIXED
         return f"{part}_{name}" if part and shared else name
 
-    found: list[Mapping[str, Any]] = [
-        {title(*key): labels.get(id(value), value) for key, value in row.items()} for row in columns
-    ]
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        columns: dict[str, Any] = {}
+        for part, some in row.values.items():
+            if part in row.kinds:
+                columns[title("", _COLUMNS[part])] = labels[id(row.kinds[part])]
+            columns |= {title(part, name): value for name, value in some.items()}
+        found.append(columns)
     known = {
         title(*key): {k: str(v) for k, v in a.items() if k in ("long_name", "units")}
         for key, a in attributes.items()
@@ -165,12 +172,25 @@ def values_of(runs: Sequence[Parted], orders: Orders | None = None) -> dict[str,
     return {name: list(some) for name, some in values.items()}
 
 
-def _labels(columns: list[dict[tuple[str, str], Any]]) -> dict[int, str]:
-    """Labels of the specs in `columns`, by id: those of different kinds told apart."""
+class _Shown(NamedTuple):
+    """What a table shows of a run: the specs whose kind is a column, and the values of all, by
+    their part."""
+
+    kinds: dict[str, Spec]
+    values: dict[str, Mapping[str, Any]]
+
+
+@partial(by_identity, everywhere=True)
+def _values_of(spec: Spec) -> Mapping[str, Any]:
+    return {name: _shown(value) for name, value in spec.values().items()}
+
+
+def _labels(rows: Sequence[_Shown]) -> dict[int, str]:
+    """Labels of the kinds of specs, by id: those of different kinds told apart."""
     kinds: dict[str, dict[Any, list[Spec]]] = {}
-    each = {id(v): v for row in columns for v in row.values() if isinstance(v, Spec)}
-    for value in each.values():
-        kinds.setdefault(value.label, {}).setdefault(_kind(value), []).append(value)
+    each = {id(spec): spec for row in rows for spec in row.kinds.values()}
+    for spec in each.values():
+        kinds.setdefault(spec.label, {}).setdefault(_kind(spec), []).append(spec)
     found = {}
     for label, same in kinds.items():
         for i, specs in enumerate(same.values()):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from dataclasses import replace as replaced
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
@@ -289,5 +290,6 @@ def _unflatten(cls: type, aux: Any, children: Any) -> Any:
     return spec
 
 
+@cache
 def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
