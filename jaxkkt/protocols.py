@@ -166,7 +166,7 @@ class Protocol(Training, kw_only=False):
         return tuple(name for name in ALL_PARAMETERS if name not in self.trained)
 
     def require_batches(self, samples: int) -> None:
-        if not self.rule.takes_batches and not self.full_batch(samples):
+        if not self.full_batch(samples) and not self.rule.takes_batches:
             raise ValueError(
                 f"the optimizer {self.rule.label!r} takes all {samples} samples at every step, but "
                 f"batch_size is {self.batch_size}: leave batch_size out, or train by another "

@@ -74,7 +74,15 @@ class Spec:
         return self._compared() == other._compared()
 
     def __hash__(self) -> int:
-        return hash((type(self), self._compared()))
+        found: int | None = vars(self).get("_hash")
+        if found is None:
+            found = hash((type(self), self._compared()))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without its hash, which is of one process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     def _compared(self) -> tuple[Any, ...]:
         compared = (getattr(self, f.name) for f in self._all_fields if f.compare)

@@ -21,6 +21,7 @@ from jaxkkt.engine.planning.costs import lane_bytes, slot_bytes, work
 from jaxkkt.engine.planning.inert import is_inert
 from jaxkkt.engine.planning.merging import Shape, merge
 from jaxkkt.engine.planning.trajectories import Trajectory, trajectories
+from jaxkkt.measurements import Measurement
 from jaxkkt.numerics.arithmetic import round_up
 from jaxkkt.protocols import Protocol
 from jaxkkt.representations import Representation
@@ -212,8 +213,15 @@ def _bucket(
         measured_at=tight,
         slot_bytes=of_one,
         resumes=kind.resumes,
-        starts=any("start" in one.needs() for run in kinds for one in all_measured(run)),
+        starts=any(_measures_starts(run.measure, run.curve) for run in kinds),
     )
+
+
+@by_identity
+def _measures_starts(measure: Sequence[Measurement], curve: Curve | None) -> bool:
+    """Whether a measurement, at the end or on the way, asks for what a run started from."""
+    on_the_way = () if curve is None else curve.measure
+    return any("start" in one.needs() for one in (*measure, *on_the_way))
 
 
 def _sharing_programs(buckets: Sequence[Bucket]) -> list[Bucket]:
