@@ -166,14 +166,15 @@ def logarithmic(ax: Axes, x: np.ndarray) -> Axes:
 def power_law(ax: Axes, d: np.ndarray, values: xr.DataArray, exponent: float) -> Axes:
     """The line d^exponent through the mean of `values` on logarithms, as a claim to compare.
 
-    `values` have the dimension d; those that are no positive number do not count. Nothing where
-    there is but one d.
+    `values` have the dimension d, with a coordinate or at the `d` that are given, at which the line
+    is drawn; those that are no positive number do not count. Nothing where there is but one d.
     """
     d = np.asarray(d, dtype=float)
     if d.size < 2:
         return ax
     finite = values.where(np.isfinite(values) & (values > 0))
-    height = float(np.exp((np.log(finite) - exponent * xr.DataArray(np.log(d), dims="d")).mean()))
+    own = values.d if "d" in values.coords else xr.DataArray(d, dims="d")
+    height = float(np.exp((np.log(finite) - exponent * np.log(own)).mean()))
     ax.plot(d, height * d**exponent, color="black", linestyle="--", label=f"$d^{{{exponent:g}}}$")
     return _legend(ax)
 

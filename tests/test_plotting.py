@@ -239,6 +239,13 @@ def test_a_power_law_leads_through_the_values_that_are_there(ax, lost):
     np.testing.assert_allclose(ax.lines[0].get_ydata(), 3 * d**0.5)
 
 
+@pytest.mark.parametrize("d", [np.array([1, 4, 9]), np.array([1, 4, 9, 16])])
+def test_a_power_law_leads_through_values_at_d_of_their_own(ax, d):
+    values = xr.DataArray([30.0, 10.0, 20.0], {"d": [9, 1, 4]}, dims="d")
+    plotting.power_law(ax, d, values, 0.5)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 10 * d**0.5)
+
+
 def test_a_variable_that_is_not_there_is_told(ax):
     table = xr.Dataset({"c": ("d", [1.0]), "status": ("d", [1])}, {"d": [4]})
     with pytest.raises(ValueError, match=r"no variable 'flip': choose from \['c', 'status'\]"):
