@@ -12,7 +12,11 @@ from jaxkkt import datasets, training
 from jaxkkt.datasets import Dataset
 from jaxkkt.lazy import project
 from jaxkkt.networks import Params, value_and_pullback
-from jaxkkt.numerics.requirements import require_positive, require_whole
+from jaxkkt.numerics.requirements import (
+    require_not_negative,
+    require_positive,
+    require_whole,
+)
 from jaxkkt.numerics.truths import all_of
 from jaxkkt.perturbations import pgd
 from jaxkkt.perturbations.pgd import STEPS
@@ -30,7 +34,8 @@ class AdversarialProtocol(Training):
     An epoch attacks all points, takes floor(n / batch_size) steps of learning_rate times the
     gradient of the logistic loss summed over a batch of the moved points, and projects every w_j
     onto the ball of radius V = `weight_radius` around its start. The lazy ball has
-    V = C0 / sqrt(k). `radius` is a distance of inputs, V one of weights.
+    V = C0 / sqrt(k). `radius` is a distance of inputs, V one of weights. A radius of 0 trains on
+    the points themselves, as a baseline.
 
     Training stops when robust training accuracy has not risen for `patience` epochs, or after
     `epochs`. Below an accuracy of 1 a robust loss that falls by 1% counts as a rise, for at first
@@ -62,9 +67,8 @@ class AdversarialProtocol(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(
-            radius=self.radius, weight_radius=self.weight_radius, learning_rate=self.learning_rate
-        )
+        require_not_negative(radius=self.radius)
+        require_positive(weight_radius=self.weight_radius, learning_rate=self.learning_rate)
         for name in ("epochs", "patience", "attack_steps", "batch_size"):
             count = getattr(self, name)
             if not isinstance(count, jax.core.Tracer):

@@ -22,6 +22,7 @@ from matplotlib.patheffects import withStroke
 import jaxkkt as jk
 from jaxkkt import plotting, studies
 from jaxkkt.adversarial import AdversarialProtocol
+from jaxkkt.numerics.requirements import require_positive
 from jaxkkt.perturbations import robust_accuracy
 
 from .wang_thresholds import AXES, notes, on_axes, thresholds
@@ -118,6 +119,7 @@ def half_way(data: jk.Dataset, test: jk.Dataset) -> dict[str, Array]:
 
 def runs(options: Options) -> list[jk.Run]:
     """The networks of a panel, those that take longest first."""
+    require_positive(radius=options.radius)  # thresholds and maps are on logarithms
     protocol = AdversarialProtocol(
         learning_rate=options.learning_rate,
         batch_size=options.batch_size,

@@ -2,12 +2,13 @@
 
 import cases
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import assert_close, assert_same_bits, lane, normal
 
 import jaxkkt as jk
-from jaxkkt import adversarial, datasets, lazy
+from jaxkkt import adversarial, datasets, lazy, networks
 from jaxkkt.adversarial import AdversarialProtocol, adversarial_training
 from jaxkkt.perturbations import pgd, robust_accuracy
 from jaxkkt.protocols import flow_protocol
@@ -50,6 +51,18 @@ def test_one_epoch_is_that_of_the_algorithm(case):
     assert found.status == Status.LAST_EPOCH
     assert found.epochs == 1
     assert found.accuracy == np.mean(np.asarray(attacked.margins) > 0, dtype=np.float32)
+
+
+def test_a_radius_of_0_trains_on_the_points_themselves(case):
+    start, x, y = case
+    found = trained(start, x, y, 0, 1.0, KEY, epochs=1, **(FEW | {"batch_size": 24}))
+
+    def loss(w):
+        return jnp.sum(jax.nn.softplus(-networks.margins(start._replace(w=w), x, y)))
+
+    descended = start.w - 0.1 * jax.jit(jax.grad(loss))(start.w)
+    np.testing.assert_allclose(found.params.w, descended, rtol=1e-4, atol=1e-6)
+    assert found.accuracy == np.mean(networks.margins(start, x, y) > 0, dtype=np.float32)
 
 
 def test_it_makes_networks_robust_that_were_not_and_stays_in_the_ball(case):
@@ -165,7 +178,7 @@ def test_a_learning_rate_that_breaks_it_is_told(case, published):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"radius": 0.0}, "radius must be positive and finite, got 0"),
+        ({"radius": -0.1}, "radius must be at least 0 and finite, got -0.1"),
         ({"weight_radius": -1.0}, "weight_radius must be positive and finite, got -1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),

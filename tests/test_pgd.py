@@ -51,6 +51,13 @@ def test_an_output_of_0_is_no_prediction():
     assert smallest_radii(params, x, y, 5.0, trips=1).tolist() == [0, 2.5]  # it does flip there
 
 
+def test_at_a_radius_of_0_points_stay(classified):
+    params, x, y = classified
+    found = pgd(params, x, y, 0.0, starts=2, key=jax.random.key(0))
+    assert (found.last == x).all()
+    assert_close(found.margins, y * apply(params, x))
+
+
 def test_steps_are_those_of_the_attack(classified):
     one, default = (pgd(*classified, 1.0, **of).margins > 0 for of in ({"steps": 1}, {}))
     assert one.sum() > default.sum()
@@ -173,8 +180,8 @@ def test_starts_are_uniform_in_the_ball():
         ({"starts": 2}, "the 1 starts beside the points themselves are drawn: give a key"),
         ({"starts": 0}, "starts must be at least 1, got 0"),
         ({"starts": 2.0}, "starts must be an integer, got 2.0"),
-        ({"radius": 0}, "radius must be positive and finite, got 0"),
-        ({"radius": float("nan")}, "radius must be positive and finite, got nan"),
+        ({"radius": -1}, "radius must be at least 0 and finite, got -1"),
+        ({"radius": float("nan")}, "radius must be at least 0 and finite, got nan"),
         ({"radius": 1.0, "steps": 0}, "steps must be at least 1, got 0"),
     ],
 )

@@ -65,14 +65,15 @@ def pgd(
     is.
 
     Has derivatives by `jax.jacfwd`, and by `jax.grad` where `steps` is an int of Python.
-    Cost: two products of n k d a step and start. Raises ValueError for a radius that is not
-    positive and finite, or neither one nor one for each point, steps and starts that are no
-    integers from 1 on, several starts without a key, labels other than -1 and 1 (and 0 for padding,
-    a row of zeros), points that are not rows of the network's dimension, and unless network and
-    data hold floating-point numbers of one precision that JAX keeps.
+    At a radius of 0 the points stay where they are.
+    Cost: two products of n k d a step and start. Raises ValueError for a radius that is negative or
+    not finite, or neither one nor one for each point, steps and starts that are no integers from 1
+    on, several starts without a key, labels other than -1 and 1 (and 0 for padding, a row of
+    zeros), points that are not rows of the network's dimension, and unless network and data hold
+    floating-point numbers of one precision that JAX keeps.
     Madry et al. (2018), whose steps are normalized; Wang et al. (2022), Algorithm 1, lines 3 to 6.
     """
-    require_positive(radius=radius)
+    require_not_negative(radius=radius)
     require_counts(steps=steps)
     _require_drawn(starts, key)
     params, x, y = checked_samples(params, x, y)
