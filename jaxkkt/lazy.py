@@ -21,7 +21,10 @@ from jaxkkt.numerics.requirements import (
 
 
 def distances(params: Params, start: Params) -> Float[Array, " k"]:
-    """|w_j - w_j,0| for every neuron. Raises ValueError for networks that do not fit together."""
+    """|w_j - w_j,0| for every neuron; the derivative is 0 where that is 0.
+
+    Raises ValueError for networks that do not fit together.
+    """
     return lengths(_moved(params, start))
 
 

@@ -93,6 +93,15 @@ class TestBall:
         with pytest.raises(ValueError, match="weight_radius must be at least 0 and finite, got"):
             lazy.project(start, start, radius)
 
+    def test_distances_have_the_derivative_0_at_the_start(self):
+        start, _, _ = case()
+        moved = start.w.at[0, :2].add(jnp.array([3.0, 4.0]))
+        slope = jax.jit(jax.grad(lambda w: lazy.distances(start._replace(w=w), start).sum()))
+        expected = np.zeros(start.w.shape)
+        assert_close(slope(start.w), expected)
+        expected[0, :2] = 0.6, 0.8
+        assert_close(slope(moved), expected, rtol=1e-5, atol=1e-6)
+
     def test_a_projection_moves_no_two_networks_apart(self):
         start, _, _ = case()
         a, b = (start._replace(w=start.w + 2 * normal(i, *start.w.shape)) for i in (1, 2))

@@ -29,9 +29,9 @@ def scale(a: Array) -> Array:
 def lengths(rows: Array) -> Array:
     """Norms along the last axis, of rows whose squares may not be representable."""
     largest = jnp.max(jnp.abs(rows), axis=-1)
-    # A norm has no derivative at 0, and JAX's is NaN there: that of `largest`, 0, is taken.
+    # A norm has no derivative at 0, where JAX's is NaN, and that of |x| is 1: 0 is taken.
     of_unit_size = jnp.where(largest[..., None] == 0, 1, _over(rows, largest))
-    return largest * jnp.linalg.norm(of_unit_size, axis=-1)
+    return jnp.where(largest == 0, 0, largest * jnp.linalg.norm(of_unit_size, axis=-1))
 
 
 def unit(rows: Array) -> Array:
