@@ -35,6 +35,18 @@ def test_every_theorem_holds_of_as_many_samples_as_it_asks_for(many):
         assert check.vacuous == (name == "D.9: size of z"), name
 
 
+def test_noise_on_labels_is_outside_of_the_theory(many):
+    """Own clusters may have it: their lemmas were told to apply, and to fail."""
+    other = many.clusters._replace(labels=many.clusters.labels.at[0].multiply(-1))
+    told = ledger(many._replace(clusters=other))  # a KKT point still, of 48 samples of noise
+    for name in ("A.12: signs at fresh points", "D.4: weights along u", "3.1: test error"):
+        assert not told[name].assumed
+        failed = [what for what, one in told[name].assumptions.items() if not one.holds]
+        assert failed == ["y_i = y_q"]
+        assert told[name].assumptions["y_i = y_q"].left == 48
+    assert told["4.1: margins of the robust network"].assumed  # it is made of the means
+
+
 def test_the_theorems_numbers_are_those_of_the_formulas(many):
     odds, sigma = 4 * 144 * D ** (-np.log(D) / 2), SIGMA
     assert odds == pytest.approx(frei.test_error(144, D))

@@ -20,6 +20,7 @@ from jaxkkt.theory.checks import (
     above,
     at_least,
     at_most,
+    below,
     of_some,
     share_at_least,
     tightest,
@@ -94,9 +95,15 @@ class Setting(NamedTuple):
         }
         return {**self.clusters.assumptions(), **sides}
 
+    def of_labels(self) -> dict[str, Assumption]:
+        """No noise: each sample has the label of its cluster, as in Section 2."""
+        own = self.clusters.labels[self.sample.cluster]
+        noisy = (self.point.y != 0) & (self.point.y != own)
+        return {"y_i = y_q": below(jnp.sum(noisy, dtype=self.point.x.dtype), 0.0)}
+
     def assumptions(self) -> dict[str, Assumption]:
-        """A KKT point, Assumption 2.2, and P1 to P6."""
-        return {**self.point.conditions(), **self.of_samples()}
+        """A KKT point, labels without noise, Assumption 2.2, and P1 to P6."""
+        return {**self.point.conditions(), **self.of_labels(), **self.of_samples()}
 
 
 def cluster_mass(s: Setting) -> tuple[Float[Array, " k"], Float[Array, " k"]]:

@@ -108,12 +108,14 @@ def ledger(s: Setting, delta: Real = 0.05) -> dict[str, Check]:
 
 
 def _asked(s: Setting, delta: Real) -> dict[str, Assumption]:
-    """What Theorems 3.1 and 4.2 ask for: a KKT point, Assumption 2.2, and the bounds on n and
-    delta. P1 to P6 follow with probability 1 - delta (Proposition A.1), and are not asked for."""
+    """What Theorems 3.1 and 4.2 ask for: a KKT point, labels without noise, Assumption 2.2, and the
+    bounds on n and delta. P1 to P6 follow with probability 1 - delta (Proposition A.1), and are not
+    asked for."""
     require_probability(delta=delta)
     c, n, log = s.clusters, s.n, jnp.log(s.clusters.d)
     return {
         **s.point.conditions(),
+        **s.of_labels(),
         **c.assumptions(),
         "k ln(d)^2 <= n": below(c.k * log**2, n),
         "3 d^(1 - ln(d)) <= delta": below(3 * jnp.exp(log - log**2), delta),
