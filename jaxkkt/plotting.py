@@ -45,6 +45,8 @@ def mean_band(
     axes = {along, "seed"}
     alone = [dim for dim, size in results.sizes.items() if size == 1 and dim not in axes]
     results = results.squeeze(alone)
+    if np.issubdtype(results[along].dtype, np.number):
+        results = results.sortby(along)  # a line in the order of another table goes to and fro
     extra = set(map(str, results[variable].dims)) - axes
     if extra:
         raise ValueError(

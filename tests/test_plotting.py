@@ -39,6 +39,12 @@ def test_mean_and_band_leave_out_failed_runs(ax):
     assert corners[:, 1].max() == pytest.approx(5 + std)
 
 
+def test_a_line_leads_from_left_to_right_whatever_the_order_of_the_table(ax):
+    for some in (table(), table().isel(d=[2, 0, 1])):
+        jk.plotting.mean_band(ax, some.sel(alpha=0.5, width=3), "c")
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), ax.lines[1].get_xydata())
+
+
 def test_no_line_leads_over_runs_that_all_failed(ax):
     some = table().sel(alpha=0.5, width=3)
     some["status"] = some.status.where(some.d == 9, 1).where(some.d != 8, int(jk.Status.STEP_CAP))
