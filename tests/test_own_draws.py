@@ -92,6 +92,39 @@ class TestOwnDraws:
             jk.sweep([one(data=Numpys, measure=lambda test: test.x.sum())])
         assert jk.held_out(one(data=WithOthers)).x.shape == (7, 5)
 
+    def test_what_the_host_draws_is_what_the_run_says(self, tmp_path):
+        """Points were padded with zeros, or cut, to the run's sizes; labels of 0 count as no
+        samples. Rows told nothing of it."""
+
+        class Few(jk.data.Distribution):
+            def draw_training(self, seed):
+                x = np.random.default_rng(seed).normal(size=(self.samples, self.d))
+                y = np.resize([1.0, -1.0 * (seed != 3)], self.samples)
+                m, d = self.samples - (seed == 1), self.d - (seed == 2)
+                return jk.Dataset(x[:m, :d], y[:m])
+
+            def draw_held_out(self, seed):
+                return self.replace(d=self.d + 1).draw_training(0)
+
+        class Thin(jk.initializations.Initialization):
+            def draw_start(self, seed, width, dim):
+                return jk.networks.torch_linear(jax.random.key(seed), width - seed, dim)
+
+        runs = [one(data=Few, seed=seed, optimizer=SOON, measure=()) for seed in range(4)]
+        errors = jk.sweep(runs, store=tmp_path, progress=False).error.values.ravel()
+        assert errors[0] == ""
+        assert "asked for x (4, 5) and y (4,), and drew x (3, 5) and y (3,)" in errors[1]
+        assert "asked for x (4, 5) and y (4,), and drew x (4, 4) and y (4,)" in errors[2]
+        assert "labels" in errors[3]
+        with pytest.raises(ValueError, match=r"and drew x \(4, 6\) and y \(4,\)"):
+            jk.held_out(runs[0])
+        with pytest.raises(ValueError, match=r"and drew x \(3, 5\)"):
+            jk.draw(runs[1])
+        starts = [one(initialization=Thin, seed=i, optimizer=SOON, measure=()) for i in (0, 1)]
+        errors = jk.sweep(starts, progress=False).error.values.ravel()
+        assert errors[0] == ""
+        assert "thin was asked for w (3, 5), b (3,), v (3,), and drew" in errors[1]
+
     def test_arrays_of_other_shapes_are_told(self):
         """It said to give them as they were given."""
         y = np.array([1.0, -1.0], np.float32)

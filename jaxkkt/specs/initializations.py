@@ -67,16 +67,7 @@ class Initialization(Spec):
 
     def draw_start(self, seed: int, width: int, dim: int) -> Params:
         """The weights that a run starts from, as NumPy arrays."""
-        drawn: Any = _drawn(self, self.key(seed, width, dim), width, dim)
-        shapes = [np.shape(a) for a in drawn] if isinstance(drawn, tuple) else type(drawn)
-        if shapes != [(width, dim), (width,), (width,)]:
-            raise ValueError(
-                f"{self.label} was asked for w ({width}, {dim}), b ({width},), v ({width},), and "
-                f"drew {shapes}: return jk.Params(w, b, v)"
-            )
-        dtype = jax.dtypes.canonicalize_dtype(float)
-        start: Any = [np.asarray(a, dtype) for a in drawn]
-        return Params(*start)
+        return started(self, _drawn(self, self.key(seed, width, dim), width, dim), width, dim)
 
     def _key(self, seed: int, width: int, dim: int) -> Array:
         """What weights are drawn by: `label` and `tag` are part of it."""
@@ -211,6 +202,20 @@ class Function(Initialization):
     @property
     def brought(self) -> Any:
         return self.function
+
+
+def started(spec: Initialization, drawn: Any, width: int, dim: int) -> Params:
+    """What an initialization drew, as NumPy arrays; ValueError where that is no network of these
+    sizes."""
+    shapes = [np.shape(a) for a in drawn] if isinstance(drawn, tuple) else type(drawn)
+    if shapes != [(width, dim), (width,), (width,)]:
+        raise ValueError(
+            f"{spec.label} was asked for w ({width}, {dim}), b ({width},), v ({width},), and "
+            f"drew {shapes}: return jk.Params(w, b, v)"
+        )
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    start: Any = [np.asarray(a, dtype) for a in drawn]
+    return Params(*start)
 
 
 def _traced(spec: Initialization, key: Any, width: int, dim: int) -> Any:

@@ -22,8 +22,8 @@ from jaxkkt.networks import Params
 from jaxkkt.numerics.compiling import quick_options
 from jaxkkt.numerics.truths import all_of, any_of
 from jaxkkt.runs.run import Run
-from jaxkkt.specs.data import Arrays, Data
-from jaxkkt.specs.initializations import Initialization
+from jaxkkt.specs.data import Arrays, Data, checked
+from jaxkkt.specs.initializations import Initialization, started
 from jaxkkt.specs.same import by_identity
 
 # So many own arrays stay on a device for the next draw, also after their sweep.
@@ -33,8 +33,18 @@ MOST_OWN_ON_DEVICE = 16
 def draw(run: Run) -> tuple[Params, Dataset]:
     """A run's initial parameters and data, as NumPy arrays; ValueError for what is no run."""
     _require_run("draw", run)
-    start = run.initialization.draw_start(run.seed, run.width, run.d)
-    return start, run.data.draw_training(run.seed)
+    return _start_of(run), _points_of(run)
+
+
+def _start_of(run: Run) -> Params:
+    """What the host draws, own code perhaps; ValueError where that is no start of this run."""
+    drawn = run.initialization.draw_start(run.seed, run.width, run.d)
+    return started(run.initialization, drawn, run.width, run.d)
+
+
+def _points_of(run: Run) -> Dataset:
+    """The same of points: others than the run says would be padded, or cut, to its sizes."""
+    return checked(run.data, *run.data.draw_training(run.seed), run.samples, run.d)
 
 
 def held_out(run: Run) -> Dataset:
@@ -46,10 +56,15 @@ def held_out(run: Run) -> Dataset:
     Raises ValueError where there are none, and for what is no run.
     """
     _require_run("held_out", run)
-    found = run.data.draw_held_out(run.seed)
+    found = _held_out_of(run)
     if found is None:
         raise _has_no("test", run.data)
     return found
+
+
+def _held_out_of(run: Run) -> Dataset | None:
+    found = run.data.draw_held_out(run.seed)
+    return found and checked(run.data, *found, np.shape(found[1])[0], run.d)
 
 
 def truth(run: Run) -> Any:
@@ -105,8 +120,7 @@ def asked_for(name: str, run: Run, measurements: Sequence[Measurement]) -> Any:
         return held_out(run) if name == "test" else truth(run)
     if not any(name in one.needs() for one in measurements):
         return None
-    draw_it = run.data.draw_held_out if name == "test" else run.data.draw_truth
-    return draw_it(run.seed)
+    return _held_out_of(run) if name == "test" else run.data.draw_truth(run.seed)
 
 
 class Sizes(NamedTuple):
@@ -217,16 +231,14 @@ def draw_batch(
     m, d, k = drawing.shape
     start, data, valid = found
     if start is None:
-        some = [run.initialization.draw_start(run.seed, run.width, run.d) for run in runs]
-        start = stacked([pad_params(one, k, d) for one in some], len(rows))
+        start = stacked([pad_params(_start_of(run), k, d) for run in runs], len(rows))
     if data is None:
         own = runs[0].data
         if isinstance(own, Arrays) and all(own == run.data for run in runs):
             one = own_on_device(own, m, d, here())
             data = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(rows), *a.shape)), one)
         else:
-            points = [run.data.draw_training(run.seed) for run in runs]
-            data = stacked([pad_data(one, m, d) for one in points], len(rows))
+            data = stacked([pad_data(_points_of(run), m, d) for run in runs], len(rows))
     return Drawn(start, data, valid)
 
 
