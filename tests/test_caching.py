@@ -48,9 +48,18 @@ def test_the_folder_is_its_users_alone(tmp_path, unset, monkeypatch):
 
 
 def test_one_that_others_can_read_is_closed(tmp_path, unset):
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(0o755)
     assert jk.keep_programs(tmp_path) == tmp_path
     assert S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_one_that_others_can_write_to_is_not_used(mode, tmp_path, unset, caplog):
+    """It was closed, /tmp too, and what others had put there was run."""
+    tmp_path.chmod(mode)
+    assert jk.keep_programs(tmp_path) is None
+    assert f"others can write to {tmp_path}" in caplog.text
+    assert S_IMODE(tmp_path.stat().st_mode) == mode
 
 
 def test_another_users_is_not_used(tmp_path, unset, monkeypatch, caplog):
@@ -72,16 +81,25 @@ def test_one_that_cannot_be_made_is_told(tmp_path, unset, caplog):
     assert "compiled programs are not kept" in caplog.text
 
 
-def test_a_process_finds_what_another_one_kept(tmp_path):
+def kept_by_a_process(home):
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "JAXKKT"))}
-    environ["XDG_CACHE_HOME"] = str(tmp_path)
+    environ["XDG_CACHE_HOME"] = str(home)
+    command = [sys.executable, "-W", "error", "-c", COMMAND]
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert Path(told.stdout.strip()) == home / "jaxkkt"
+    return sorted(path.name for path in (home / "jaxkkt").glob("*-cache"))
 
-    def run():
-        command = [sys.executable, "-c", COMMAND]
-        told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-        assert Path(told.stdout.strip()) == tmp_path / "jaxkkt"
-        return sorted(path.name for path in (tmp_path / "jaxkkt").glob("*-cache"))
 
-    first = run()
+def test_a_process_finds_what_another_one_kept(tmp_path):
+    first = kept_by_a_process(tmp_path)
     assert first
-    assert run() == first
+    assert kept_by_a_process(tmp_path) == first
+
+
+def test_a_program_that_was_kept_in_part_is_removed(tmp_path):
+    """A process that is killed, or has no room, leaves one: JAX kept no other from then on."""
+    first = kept_by_a_process(tmp_path)
+    for path in (tmp_path / "jaxkkt").glob("jit*"):
+        path.unlink()
+    (tmp_path / "jaxkkt" / "jit_other-12ab-cache").write_bytes(b"begun")
+    assert kept_by_a_process(tmp_path) == first

@@ -3,10 +3,11 @@
 import logging
 import os
 from pathlib import Path
-from stat import S_IMODE
+from stat import S_IMODE, S_IWGRP, S_IWOTH
 from typing import Any
 
 import jax
+from filelock import FileLock
 
 log = logging.getLogger("jaxkkt")
 
@@ -14,6 +15,9 @@ log = logging.getLogger("jaxkkt")
 VARIABLE = "JAXKKT_CACHE"
 MOST_BYTES = 2 * 2**30
 PRIVATE = 0o700
+# JAX's lock, the ends of its files' names, and how long it waits for that lock.
+LOCK, PROGRAM, LAST_USED = ".lockfile", "-cache", "-atime"
+SECONDS_TO_TIDY = 10.0
 
 
 def keep_programs(folder: str | Path | None = None) -> Path | None:
@@ -26,8 +30,8 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     Processes that are started from here share the folder.
 
     Whoever can write there can run code as you. So the folder gets mode 0700, and one that belongs
-    to somebody else is not used, with a warning. Returns the folder; None where nothing is kept.
-    A folder that JAX was given by its own settings stays.
+    to somebody else, or that others can write to, is not used, with a warning. Returns the folder;
+    None where nothing is kept. A folder that JAX was given by its own settings stays.
     """
     config: Any = jax.config
     if config.jax_compilation_cache_dir:
@@ -39,6 +43,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     chosen = Path(told or base / "jaxkkt").expanduser().absolute()
     try:
         make_private(chosen)
+        _tidy(chosen)
     except OSError as error:
         log.warning("compiled programs are not kept: %s", error)
         return None
@@ -55,12 +60,27 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
-    """The folder with mode 0700; OSError where it cannot be made, or is another user's."""
+    """The folder with mode 0700; OSError where it cannot be made, is another user's, or others
+    could write to it."""
     folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     if not hasattr(os, "getuid"):
         return
     about = folder.stat()
     if about.st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user: name another one in {VARIABLE}")
+    if about.st_mode & (S_IWGRP | S_IWOTH):
+        raise PermissionError(
+            f"others can write to {folder}, and programs there may be theirs: empty it and give it "
+            f"mode 0700, or name another one in {VARIABLE}"
+        )
     if S_IMODE(about.st_mode) != PRIVATE:
         folder.chmod(PRIVATE)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes programs of which a process that was killed, or had no room, wrote a part: JAX keeps
+    no other beside them. OSError where somebody holds the folder's lock all the time."""
+    with FileLock(folder / LOCK, timeout=SECONDS_TO_TIDY):
+        for path in folder.glob(f"*{PROGRAM}"):
+            if not path.with_name(path.name.removesuffix(PROGRAM) + LAST_USED).exists():
+                path.unlink()
