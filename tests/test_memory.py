@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from threading import get_ident
 from types import SimpleNamespace
 
 import jax
@@ -84,8 +85,53 @@ def test_where_not_even_idle_lanes_fit_it_is_told(eight_lanes, monkeypatch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     monkeypatch.setattr(streams, "compile_bucket", lambda b: compiled(b)._replace(idle=full))
-    with pytest.raises(lanes.OutOfMemory, match="no memory for 0 runs"):
+    with pytest.raises(lanes.OutOfMemory, match="no memory for any run, of about"):
         sweep(RUNS)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_runs_for_which_not_even_idle_lanes_fit_hinder_no_others(
+    eight_lanes, monkeypatch, tmp_path, count
+):
+    """The sweep ended with that, and so did the next one, whatever else was left to do."""
+    large = [r.replace(protocol=r.protocol.replace(loss="logistic")) for r in RUNS[:2]]
+    eight_lanes(8)
+    monkeypatch.setattr(driver, "streams", lambda *_: count)
+    compiled = streams.compile_bucket
+
+    def full():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    def compile_bucket(bucket):
+        programs = compiled(bucket)
+        return programs._replace(idle=full) if bucket.runs[0] in large else programs
+
+    monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
+    table = sweep(RUNS + large, store=tmp_path)
+    assert (table.status.sel(loss="exponential") == jk.Status.CONVERGED).all()
+    none_fits = table.sel(loss="logistic", seed=[0, 1])
+    assert (none_fits.status == jk.Status.RAISED).all()
+    assert "no memory for any run" in none_fits.error.values.ravel()[0]
+
+
+def test_where_one_stream_has_no_memory_the_others_go_on(eight_lanes, monkeypatch):
+    eight_lanes(8)
+    monkeypatch.setattr(driver, "streams", lambda *_: 2)
+    compiled, asked = streams.compile_bucket, []
+
+    def compile_bucket(bucket):
+        programs = compiled(bucket)
+
+        def idle():
+            asked.append(get_ident())
+            if get_ident() != asked[0]:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            return programs.idle()
+
+        return programs._replace(idle=idle)
+
+    monkeypatch.setattr(streams, "compile_bucket", compile_bucket)
+    assert (sweep(RUNS).status == jk.Status.CONVERGED).all()
 
 
 @pytest.mark.slow

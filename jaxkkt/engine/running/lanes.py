@@ -30,8 +30,9 @@ class OutOfMemory(Exception):
     """The device's memory does not hold the lanes; `left` were in them, each of so many bytes."""
 
     def __init__(self, left: Sequence[Trajectory], slot_bytes: int) -> None:
+        told = f"{len(left)} runs at a time" if left else "any run"
         super().__init__(
-            f"no memory for {len(left)} runs at a time, of about {slot_bytes / 2**20:,.1f} MiB "
+            f"no memory for {told}, of about {slot_bytes / 2**20:,.1f} MiB "
             "each beside what their measurements take: train narrower networks or on fewer "
             "samples, measure less, or take a device of more memory"
         )

@@ -2,14 +2,14 @@
 
 import gc
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import chain, cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import jax
@@ -49,7 +49,8 @@ def run_streams(
     Streams take the devices in turn, and runs from the same queues. Every other one goes through
     the buckets from their end: so they meet at runs of middling length, and none trains the longest
     run alone while the others have nothing left. Other threads compile ahead of them.
-    Where the programs of a bucket cannot be compiled its runs end with what raised.
+    Where the programs of a bucket cannot be compiled, or memory does not hold one of its runs, its
+    runs end with what raised.
     `show` is called now and then, in the caller's thread. Once `asked` is set the streams end with
     their chunk, and the iterator when it has yielded the rows there are. Close it to stop them,
     too; rows not yet yielded are lost.
@@ -57,6 +58,7 @@ def run_streams(
     ended: SimpleQueue[list[Row] | None] = SimpleQueue()
     stop, here, used = Event(), settings(), devices[: len(tallies)]
     saved = None if checkpoints is None else Saved(checkpoints)
+    lock, at_work = Lock(), Counter[int]()  # by queue
 
     def compile_ahead(bucket: Bucket, device: jax.Device) -> Programs:
         with using(here, device):
@@ -74,8 +76,20 @@ def run_streams(
                         ended.put(all_raised(one, error))
                     continue
                 if compiled:
-                    for rows in fitting(bucket, queue, compiled, tally):
-                        ended.put(rows)
+                    with lock:
+                        at_work[id(queue)] += 1
+                    none_fits = None
+                    try:
+                        for rows in fitting(bucket, queue, compiled, tally):
+                            ended.put(rows)
+                    except OutOfMemory as raised:  # not even empty lanes fit
+                        none_fits = raised
+                    with lock:
+                        at_work[id(queue)] -= 1
+                        others = at_work[id(queue)]
+                    if none_fits and not others:  # who may have the memory for what is left
+                        for one in all_of(queue):
+                            ended.put(all_raised(one, none_fits))
 
     def fitting(
         bucket: Bucket, queue: deque[Trajectory], programs: Programs, tally: Tally
