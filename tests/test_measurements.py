@@ -259,6 +259,7 @@ class TestOwn:
             (lambda params: {"flip_size": 0.0}, "both return 'flip_size'"),
             (lambda params: {"x": "a word"}, "must return numbers or arrays, or a dictionary"),
             (lambda params: {"x": params.v + 1j}, "'x' is complex64: give its real and imagin"),
+            (lambda params: {"x": jax.random.key(0)}, "'x' is a key: give its jax.random.key_data"),
             (lambda params: params.v.max(), "a lambda has no name for what it returns: return a d"),
             (lambda params: {"run": 0.0}, "returns 'run', which is the engine's own name"),
             (lambda params: {"environment": 0.0}, "returns 'environment', which is the engine's"),

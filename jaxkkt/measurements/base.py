@@ -210,6 +210,8 @@ def measured(here: Measurement, *args: Any) -> dict[str, Array | np.ndarray]:
             ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(f"{told}them, but {name!r} is {type(value).__name__}") from error
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            raise ValueError(f"{told}them, but {name!r} is a key: give its jax.random.key_data")
         if jnp.iscomplexobj(array):
             raise ValueError(
                 f"{told}them, but {name!r} is {array.dtype}: give its real and imaginary parts"
