@@ -69,7 +69,7 @@ SECTIONS = (
     ),
     Section("Protocols of the lazy regime", ("jk.protocols",), ("lazy_flow", "lazy_sgd")),
     Section("Data of a run", ("jk.data",), beside=("HELD_OUT", "checked")),
-    Section("Initial weights of a run", ("jk.initializations",)),
+    Section("Initial weights of a run", ("jk.initializations",), beside=("started",)),
     Section(
         "Measurements",
         ("jk.measurements",),
