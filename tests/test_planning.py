@@ -1,6 +1,6 @@
 """Plans: which runs share a bucket, and which buckets share draws and measurements."""
 
-from itertools import combinations
+from itertools import chain, combinations
 
 import jax
 import numpy as np
@@ -13,6 +13,25 @@ from jaxkkt.engine.planning.merging import merge
 from jaxkkt.engine.planning.plan import OPERATIONS_PER_COMPILATION, padding_share
 from jaxkkt.engine.programs.draws import drawing_of
 from sweeps.vardi_figures import preset
+
+
+class Guessing(jk.Training):
+    """A kind of training whose steps, and the gradients of each, are guessed by its fields."""
+
+    steps: jk.Count = 10
+    gradients: jk.Count = 1
+
+    @property
+    def guessed_steps(self):
+        return int(self.steps)
+
+    @property
+    def gradients_per_step(self):
+        return int(self.gradients)
+
+    @property
+    def takes_padding(self):
+        return True
 
 
 class TestPlan:
@@ -42,6 +61,18 @@ class TestPlan:
         assert padding_share(of_many) < padding_share(planned)
         # On an accelerator, where steps take less beside a compilation, more do.
         assert len(planned_for(many, "gpu")) < len(of_many)
+
+    @pytest.mark.parametrize("field", ["steps", "gradients"])
+    def test_what_own_steps_cost_counts_whatever_order_runs_come_in(self, field):
+        sizes = [{"d": 10, "samples": 10, "width": 10}, {"d": 300, "samples": 200, "width": 100}]
+        few, many = (
+            [*chain(*(jk.grid(**size, seed=[0, 1], protocol=Guessing, **at) for size in sizes))]
+            for at in ({}, {field: 100_000})
+        )
+        mixed = [*few[:2], *many[2:]] if field == "steps" else many
+        assert len(planned_for(few)) == 1
+        assert len(planned_for(many)) == len(planned_for(mixed)) == 2
+        assert planned_for(mixed) == planned_for(mixed[::-1])
 
     def test_a_bucket_of_few_inputs_and_many_neurons_costs_its_products(self):
         """Sizes in another order give other costs, where d and k differ."""

@@ -76,7 +76,7 @@ def plan(runs: Sequence[Run], devices: Sequence[Any]) -> list[Bucket]:
         merged = [Shape((shape,), *shape) for shape in by_shape]
         if protocol.takes_padding:
             counts = {shape: len(same) for shape, same in by_shape.items()}
-            merged = merge(counts, _cost(kind, protocol.guessed_steps, counts), compilation)
+            merged = merge(counts, _cost(kind, _gradients(by_shape), counts), compilation)
             merged = [part for union in merged for part in _inert(union, by_shape)]
         for union in merged:
             some = {part: by_shape[part] for part in sorted(union.parts, key=_longest_first)}
@@ -106,19 +106,28 @@ class _Kind(NamedTuple):
         return min(m, self.batch) if isinstance(m, int) else np.minimum(m, self.batch)
 
     def work(self, m: Any, d: Any, k: Any) -> Any:
-        """Operations of a step, of a size or of arrays of sizes."""
+        """Operations of a gradient, of a size or of arrays of sizes."""
         return work(self.representation, self.seen(m), d, k)
 
 
-def _cost(kind: _Kind, steps: float, shapes: Iterable[tuple[int, int, int]]) -> Callable[..., Any]:
-    """Operations of a run of a size, or of arrays of sizes: so many steps, and what is in their
+def _gradients(by_shape: Mapping[tuple[int, int, int], Sequence[Trajectory]]) -> float:
+    """How many gradients one of these takes, roughly, on the average: the same in any order."""
+    protocols = [one[0].protocol for same in by_shape.values() for one in same]
+    return sum(p.guessed_steps * p.gradients_per_step for p in protocols) / len(protocols)
+
+
+def _cost(
+    kind: _Kind, gradients: float, shapes: Iterable[tuple[int, int, int]]
+) -> Callable[..., Any]:
+    """Operations of a run of a size, or of arrays of sizes: so many gradients, and what is in their
     time to draw and measure it; as good as forever where it takes too much memory."""
     most = max(SHARED_BYTES, *(_bytes(*shape) for shape in shapes))
     drawn = SECONDS_PER_ELEMENT * lane_counts.OPERATIONS_PER_SECOND
 
     def cost(m: Any, d: Any, k: Any) -> Any:
         fits = _bytes(m, d, k) <= most
-        return (steps * kind.work(m, d, k) + drawn * _numbers(m, d, k)) * np.where(fits, 1, NEVER)
+        operations = gradients * kind.work(m, d, k) + drawn * _numbers(m, d, k)
+        return operations * np.where(fits, 1, NEVER)
 
     return cost
 
