@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import jax
+import numpy as np
 import pytest
 
 import jaxkkt as jk
@@ -88,3 +89,35 @@ def test_values_are_kept_as_their_types():
 def test_a_type_that_cannot_be_evaluated_is_told():
     with pytest.raises(ValueError, match=r"types of Lost's fields .*'Nowhere' is not defined"):
         type("Lost", (Base,), {"__annotations__": {"one": "Nowhere | None"}, "one": None})
+
+
+class Checked(jk.data.Distribution):
+    """It checks its field, and leaves out what its parent does."""
+
+    sigma: jk.Number = 1.0
+
+    def __post_init__(self):
+        if self.sigma < 0:
+            raise ValueError("sigma must not be negative")
+
+    def draw(self, key, samples, dim):
+        y = jax.numpy.where(jax.numpy.arange(samples) % 2 == 0, 1.0, -1.0)
+        return self.sigma * jax.random.normal(key, (samples, dim)), y
+
+
+def test_own_checks_do_not_stand_in_for_those_of_a_spec():
+    """Of 0.5 and 1 the first was 0 in a sweep, without an error."""
+    made = [Checked(d=4, samples=4, sigma=sigma).sigma for sigma in (0.5, 1, np.float32(2))]
+    assert [(value, type(value)) for value in made] == [(0.5, float), (1.0, float), (2.0, float)]
+    with pytest.raises(ValueError, match="sigma must be a number, got True"):
+        Checked(d=4, samples=4, sigma=True)
+    with pytest.raises(ValueError, match="sigma must not be negative"):
+        Checked(d=4, samples=4, sigma=-1.0)
+
+    def largest(data):
+        return abs(data.x).max()
+
+    sizes = {"d": 4, "samples": 4, "width": 5, "seed": 0, "max_steps": 1}
+    runs = jk.grid(data=Checked, sigma=[0.5, 1], measure=largest, **sizes)
+    half, one = jk.sweep(runs, progress=False)["largest"].values.ravel()
+    assert half == one / 2 > 0
